@@ -1,7 +1,6 @@
 //! `portolan check-ips`: audits the cluster IPs and node ports of any cluster. Read-only.
 
 use std::{
-    io::Write as _,
     path::PathBuf,
     process::ExitCode,
     time::{Duration, SystemTime},
@@ -90,12 +89,11 @@ pub(crate) fn run(options: &CheckIpsOptions) -> anyhow::Result<ExitCode> {
 
 /// Prints a report. The exit code is 0 if the report is clean, else [`FINDINGS`].
 pub(crate) fn print(report: &Report, output: Output) -> anyhow::Result<ExitCode> {
-    let mut out = std::io::stdout().lock();
-    match output {
-        Output::Text => write!(out, "{report}"),
-        Output::Json => writeln!(out, "{:#}", report.to_json()),
-    }
-    .context("cannot write the report")?;
+    let text = match output {
+        Output::Text => report.to_string(),
+        Output::Json => format!("{:#}\n", report.to_json()),
+    };
+    portolan_proxy::print(&text).context("cannot write the report")?;
     Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
 }
 

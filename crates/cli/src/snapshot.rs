@@ -1,6 +1,5 @@
 //! `portolan snapshot`: asks the agent, reads the kernel, and writes both into one file; `show` prints such a file.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -65,12 +64,7 @@ pub(crate) fn run(options: &SnapshotOptions) -> anyhow::Result<()> {
 fn show(file: &Path) -> anyhow::Result<()> {
     let snapshot = Snapshot::read(file)?;
     let lines: Vec<String> = text::lines(&snapshot).iter().map(|line| printable(line)).collect();
-    let mut out = std::io::stdout().lock();
-    match out.write_all((lines.join("\n") + "\n").as_bytes()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("cannot write the text"),
-    }
+    portolan_proxy::print(&(lines.join("\n") + "\n")).context("cannot write the text")
 }
 
 fn take(options: &SnapshotOptions) -> anyhow::Result<()> {

@@ -117,7 +117,11 @@ fn add_trial(facts: &mut Facts, try_mode: TryMode<'_>) {
 /// Prints the report of this node, and returns the exit status ([`Report::status`]).
 pub fn run(options: &DoctorOptions, from_api: &FromApi, callbacks: Callbacks<'_>) -> Result<ExitCode, Error> {
     let report = examine(options, &Host::default(), from_api, callbacks);
-    io::stdout().write_all(rendered(&report, options.output)?.as_bytes())?;
+    match io::stdout().write_all(rendered(&report, options.output)?.as_bytes()) {
+        // The reader has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written?,
+    }
     Ok(report.status().into())
 }
 

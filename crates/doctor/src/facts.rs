@@ -12,6 +12,7 @@ pub use cluster::{Api, Cluster, Denied, ServiceFacts};
 pub use link::{Link, Role};
 pub use object::{Lack, Object, Part};
 
+use portolan_model::Family;
 pub use portolan_node::config::Mode;
 
 use crate::rules::Ruleset;
@@ -64,6 +65,14 @@ impl Facts {
     /// Returns the value of a setting that is a number.
     pub fn number(&self, path: &str) -> Option<u64> {
         self.setting(path)?.parse().ok()
+    }
+
+    /// Returns true if the node has Services of this family, as far as that is known: IPv6 if the cluster has ranges of it.
+    pub fn serves(&self, family: Family) -> bool {
+        let has_ranges = |cluster: &Cluster| {
+            !cluster.pod_cidrs(family).is_empty() || !cluster.service_cidrs(family).is_empty()
+        };
+        family == Family::Ipv4 || self.cluster.as_ref().is_some_and(has_ranges)
     }
 }
 

@@ -172,6 +172,9 @@ codes! {
     EventsDenied: "events-denied",
         breaks "What the proxy reports about this node does not show in `kubectl get events`. Services work.",
         mend "apply the roles of `deploy/kustomize/base/rbac.yaml`";
+    NodeWritesDenied: "node-writes-denied",
+        breaks "The Node does not show that the proxy is ready: its taint stays, or it does not get the condition.",
+        mend "apply the role of `deploy/kustomize/readiness/rbac.yaml`";
     ClockSkewed: "clock-skewed",
         breaks "Certificates and tokens are taken for expired or not yet valid, and metrics of latency are wrong.",
         mend "`timedatectl set-ntp true`";

@@ -52,4 +52,6 @@ pub struct Drift {
     pub repaired: u64,
     /// When that was last noticed.
     pub last: Option<Instant>,
+    /// When such a comparison last had to write something.
+    pub last_repaired: Option<Instant>,
 }

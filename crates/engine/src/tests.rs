@@ -337,7 +337,7 @@ fn an_attempt_names_what_it_was_for() {
         snapshot.commits.iter().map(|attempt| attempt.objects.services).collect::<Vec<_>>(),
         [0, 1, 0]
     );
-    assert_eq!((snapshot.drift.noticed, snapshot.drift.repaired), (1, 0));
+    assert_eq!((snapshot.drift.noticed, snapshot.drift.repaired, snapshot.drift.last_repaired), (1, 0, None));
     assert!(snapshot.drift.last.is_some());
 }
 
@@ -369,7 +369,7 @@ fn a_repair_whose_first_attempt_failed_counts_as_one() {
     bench.settle();
     bench.advance_to_next();
     let drift = bench.snapshot().drift;
-    assert_eq!((drift.noticed, drift.repaired), (1, 1));
+    assert_eq!((drift.noticed, drift.repaired, drift.last_repaired.is_some()), (1, 1, true));
     bench.handle.compare(Family::Ipv4);
     assert_eq!(bench.advance_to_next(), 200 * MILLISECOND, "a pause follows it");
 }

@@ -247,7 +247,8 @@ impl<'a> Reader<'a> {
             (Some(Family::Ipv4), 16, 1..=4) | (Some(Family::Ipv6), 24, 1..=16) => {
                 Value::Destination { prefix: bits }
             }
-            (Some(Family::Ipv4), 9, 1) => Value::Protocol,
+            // `ip6 nexthdr` is the protocol where there are no extension headers, as in packets of Services.
+            (Some(Family::Ipv4), 9, 1) | (Some(Family::Ipv6), 6, 1) => Value::Protocol,
             _ => Value::Other("network header"),
         }
     }

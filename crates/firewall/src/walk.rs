@@ -52,6 +52,8 @@ impl Hit<'_> {
 const DEPTH: usize = 32;
 /// The chain of kube-proxy that leads to those of Services.
 const SERVICES: &str = "KUBE-SERVICES";
+/// The chain of kube-proxy that accepts packets of Services.
+const FORWARD: &str = "KUBE-FORWARD";
 /// Largest number of rules that are looked at for one packet and base chain. Chains to which many rules jump are walked
 /// once for each jump.
 const RULES: usize = 200_000;
@@ -259,6 +261,10 @@ impl<'a> Walk<'a, '_> {
         if let (Owner::KubeProxy, Some(masqueraded)) = (owner, self.packet.masqueraded) {
             return self.kube_proxy(to, masqueraded);
         }
+        if owner == Owner::KubeProxy && self.base.base.is_some_and(|base| !base.nat) && to != FORWARD {
+            // It accepts no packet of a Service. Which ones it drops or refuses is not a question here.
+            return End::Returned;
+        }
         if owner.knows_services() {
             // It may decide about some packets: a proxy translates those of Services.
             self.unless = true;
@@ -276,7 +282,7 @@ impl<'a> Walk<'a, '_> {
             // It translates the packet.
             SERVICES => self.base.base.is_some_and(|base| base.nat),
             // It accepts what has the mark of masquerading, and established connections.
-            "KUBE-FORWARD" => masqueraded || self.packet.established,
+            FORWARD => masqueraded || self.packet.established,
             "KUBE-POSTROUTING" => masqueraded,
             _ => false,
         };
@@ -365,6 +371,33 @@ COMMIT
         );
         assert_eq!(of_kube_proxy("", "", true, false), []);
         assert_eq!(of_kube_proxy("", "", false, true), []);
+    }
+
+    #[test]
+    fn rules_after_chains_of_kube_proxy_that_accept_nothing_are_certain() {
+        let hits = |jumps: &[&str], hook: &str| {
+            let declared: Vec<_> = jumps.iter().map(|chain| format!(":{chain} - [0:0]\n")).collect();
+            let rules: Vec<_> = jumps.iter().map(|chain| format!("-A {hook} -j {chain}\n")).collect();
+            let saved =
+                format!("*filter\n:{hook} DROP [0:0]\n{}{}COMMIT\n", declared.concat(), rules.concat());
+            let ruleset = Ruleset::new(saved::chains(Family::Ipv4, &saved));
+            let packet = Packet::of(Family::Ipv4);
+            let hook = if hook == "INPUT" { Hook::Input } else { Hook::Forward };
+            let hits = along(&ruleset, &packet, &packet, &[Passage::Tracked(hook)]);
+            hits.iter().map(|hit| (hit.kind, hit.is_certain())).collect::<Vec<_>>()
+        };
+        for jumps in [
+            &["KUBE-FIREWALL"][..],
+            &["KUBE-PROXY-FIREWALL", "KUBE-SERVICES", "KUBE-NODEPORTS"],
+            &["KUBE-IPVS-FILTER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL"],
+        ] {
+            assert_eq!(hits(jumps, "INPUT"), [(Kind::Stop, true)], "{jumps:?}");
+        }
+        assert_eq!(
+            hits(&["KUBE-FORWARD"], "FORWARD"),
+            [(Kind::Stop, false)],
+            "whether it is masqueraded is not known"
+        );
     }
 
     #[test]

@@ -11,7 +11,6 @@ mod report;
 mod settings;
 mod survey;
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::thread::{park, sleep};
 use std::time::{Duration, Instant};
@@ -29,6 +28,7 @@ use self::report::Report;
 use self::settings::{Memory, Settings};
 use self::survey::Survey;
 use super::packets::Output;
+use super::printing::print;
 use super::settings::neutral;
 
 /// Shortest wait between two parts of a removal.
@@ -87,7 +87,7 @@ pub fn run(options: &CleanupOptions) -> anyhow::Result<()> {
     let scope = Scope { configuration: &configuration, only_ours: options.only_ours };
     let report = if options.dry_run { plan(scope)? } else { clean(scope)? };
     let rendered = report.rendered(options.output)?;
-    std::io::stdout().write_all(rendered.as_bytes()).context("the report cannot be written")?;
+    print(&rendered).context("the report cannot be written")?;
     let failures = report.failures();
     if failures > 0 {
         bail!("the clean-up is not complete (left or failed: {failures}); see the report");

@@ -10,7 +10,6 @@ mod terminal;
 #[cfg(feature = "live-view")]
 mod watch;
 
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,6 +23,7 @@ use serde_json::Value;
 
 use crate::asking::{self, Unanswered};
 use crate::paths::{RATES, SERVICES, STATE};
+use crate::printing::print;
 
 /// How many Services an answer with counters has. Each answer reads the kernel.
 const PAGE: usize = 1_000;
@@ -259,15 +259,6 @@ fn lines(lines: &[String]) -> String {
     let mut text = lines.join("\n");
     text.push('\n');
     text
-}
-
-fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written,
-    }
 }
 
 #[cfg(test)]

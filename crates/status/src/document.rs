@@ -242,6 +242,8 @@ pub struct Drift {
     pub repaired: u64,
     /// When that was last noticed.
     pub last: Option<Moment>,
+    /// When something last had to be repaired.
+    pub last_repaired: Option<Moment>,
 }
 
 /// A watch of the API server.

@@ -107,13 +107,14 @@ fn all(state: &AgentState) -> Vec<Problem> {
         }
     }
     for family in &state.families {
-        let last = family.drift.last.as_ref().filter(|last| last.age_seconds < DRIFT_IS_RECENT);
-        if let Some(last) = last.filter(|_| family.drift.repaired > 0) {
+        // Other programs may write to watched chains all the time without a difference to the rules.
+        let last = family.drift.last_repaired.as_ref();
+        if let Some(last) = last.filter(|last| last.age_seconds < DRIFT_IS_RECENT) {
             let (name, times) = (&family.family, family.drift.repaired);
             add(
                 DRIFT,
                 format!(
-                    "{name}: another program changes the rules; repaired {times} times, last noticed {} ago",
+                    "{name}: another program changes the rules; repaired {times} times, last {} ago",
                     age(last.age_seconds)
                 ),
             );

@@ -118,7 +118,7 @@ pub(crate) fn bad() -> AgentState {
         .collect();
     v6.place = "there".into();
     v6.successor = Some("iptables".into());
-    v6.drift = Drift { noticed: 4, repaired: 2, last: Some(moment(30.0)) };
+    v6.drift = Drift { noticed: 4, repaired: 2, last: Some(moment(20.0)), last_repaired: Some(moment(30.0)) };
     problems::judge(&mut state);
     state
 }
@@ -219,7 +219,9 @@ fn each_part_decides_whether_all_is_in_sync() {
 #[test]
 fn a_drift_of_long_ago_is_no_problem() {
     let mut state = good();
-    state.families[0].drift = Drift { noticed: 1, repaired: 1, last: Some(moment(3_600.0)) };
+    // Other programs still write to watched chains, and change nothing there.
+    let (last, last_repaired) = (Some(moment(5.0)), Some(moment(3_600.0)));
+    state.families[0].drift = Drift { noticed: 9, repaired: 1, last, last_repaired };
     problems::judge(&mut state);
     assert!(state.in_sync && state.problems.is_empty(), "{:?}", state.problems);
 }

@@ -6,9 +6,6 @@ use portolan_proxy::preflight::{CheckResult, Item, Part};
 
 use crate::cluster::access::Asked;
 
-/// What to do if the Node may not be written.
-const READINESS_ROLE: &str = "apply the role of `deploy/kustomize/readiness/rbac.yaml`";
-
 /// Returns an item for each finding; one if there is none.
 pub(super) fn items(asked: &Asked) -> Vec<Item> {
     let item = |outcome, text: String| Item::new(Part::Api, outcome, text);
@@ -23,9 +20,9 @@ pub(super) fn items(asked: &Asked) -> Vec<Item> {
         let text = format!("the API server does not permit: {verb} {resource}{answer}");
         items.push(item(outcome, text).with_mend(Code::ApiDenied.usual_mend()));
     }
-    for denied in &asked.denied_writes {
+    for denied in &asked.api.denied_writes {
         let text = format!("the API server does not permit: {denied}");
-        items.push(item(CheckResult::Warning, text).with_mend(READINESS_ROLE));
+        items.push(item(CheckResult::Warning, text).with_mend(Code::NodeWritesDenied.usual_mend()));
     }
     if let Some(failure) = &asked.api.failure {
         let text = format!("the API server cannot be reached: {failure}");
@@ -63,7 +60,7 @@ mod tests {
         let denied =
             vec![denied("list", "nodes", Some("forbidden"), true), denied("patch", "events", None, false)];
         let denied_writes = vec!["patch nodes, so the taint stays".to_owned()];
-        let asked = Asked { api: Api { denied, ..Api::default() }, denied_writes, ..Asked::default() };
+        let asked = Asked { api: Api { denied, denied_writes, ..Api::default() }, ..Asked::default() };
         let text = |what: &str| format!("the API server does not permit: {what}");
         assert_eq!(
             outcomes(&asked),

@@ -24,8 +24,6 @@ const EVENTS: [Access<'static>; 2] =
 pub(crate) struct Asked {
     /// What the requests showed.
     pub(crate) api: Api,
-    /// Writes to the own Node that the configuration asks for (`readiness`) and that are not permitted, each with what follows.
-    pub(crate) denied_writes: Vec<String>,
     /// Permissions that are not known, each with the reason.
     pub(crate) not_known: Vec<String>,
     /// The objects that were asked for. `None` if not everything could be listed.
@@ -105,13 +103,15 @@ impl Asked {
         if let Some(taint) = &wanted.taint
             && self.is_denied(cluster, object).await
         {
-            self.denied_writes.push(format!("{object}, so the taint {taint} stays on the Node"));
+            self.api.denied_writes.push(format!("{object}, so the taint {taint} stays on the Node"));
         }
         let status = Access { subresource: "status", ..object };
         if let Some(condition) = &wanted.condition
             && self.is_denied(cluster, status).await
         {
-            self.denied_writes.push(format!("{status}, so the Node does not get the condition {condition}"));
+            self.api
+                .denied_writes
+                .push(format!("{status}, so the Node does not get the condition {condition}"));
         }
     }
 

@@ -21,6 +21,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
         findings.extend(lacking(api));
         findings.extend(denied(api, true, Code::ApiDenied, Severity::Error));
         findings.extend(denied(api, false, Code::EventsDenied, Severity::Warning));
+        findings.extend(denied_writes(api));
         findings.extend(skewed(api));
         findings.extend(answered(api));
     }
@@ -58,6 +59,16 @@ fn denied(api: &Api, needed: bool, code: Code, severity: Severity) -> Option<Fin
     }
     let title = format!("the API server does not permit: {}", refused.join(", "));
     Some(Finding::new(code, severity, title, "kubectl apply -f deploy/kustomize/base/rbac.yaml"))
+}
+
+/// Returns a finding about the permissions that the configuration of the Node's readiness needs.
+fn denied_writes(api: &Api) -> Option<Finding> {
+    if api.denied_writes.is_empty() {
+        return None;
+    }
+    let title = format!("the API server does not permit: {}", api.denied_writes.join("; "));
+    let mend = Code::NodeWritesDenied.usual_mend();
+    Some(Finding::new(Code::NodeWritesDenied, Severity::Warning, title, mend))
 }
 
 fn answered(api: &Api) -> Option<Finding> {
@@ -212,6 +223,10 @@ mod tests {
         );
         assert_eq!(found[0].title, "the API server does not permit: list services");
         assert_eq!(found[1].title, "the API server does not permit: create events");
+        let denied_writes = vec!["patch nodes node-1, so the taint stays".to_owned()];
+        let found = api(Api { url: url.clone(), denied_writes, ..Api::default() });
+        assert_eq!(codes(&found), [(Code::NodeWritesDenied, Severity::Warning)]);
+        assert_eq!(found[0].title, "the API server does not permit: patch nodes node-1, so the taint stays");
         let lacks = vec!["services".to_owned(), "nodes".to_owned()];
         let found = api(Api { url: url.clone(), lacks, ..Api::default() });
         assert_eq!(codes(&found), [(Code::ApiLacks, Severity::Error)]);

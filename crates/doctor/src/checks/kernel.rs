@@ -84,12 +84,7 @@ fn forwarding(facts: &Facts, family: Family) -> Option<Finding> {
         Family::Ipv4 => "net/ipv4/ip_forward",
         Family::Ipv6 => "net/ipv6/conf/all/forwarding",
     };
-    // A node without IPv6 Services does not forward IPv6.
-    let served = family == Family::Ipv4
-        || facts.cluster.as_ref().is_some_and(|cluster| {
-            !cluster.pod_cidrs(family).is_empty() || !cluster.service_cidrs(family).is_empty()
-        });
-    if facts.setting(path)? != "0" || !served {
+    if facts.setting(path)? != "0" || !facts.serves(family) {
         return None;
     }
     let title =

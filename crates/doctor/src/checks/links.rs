@@ -1,5 +1,7 @@
 //! Interfaces: those that forward nothing, strict reverse path filters, bridges whose packets pass no rules, and sizes of packets.
 
+use portolan_model::Family;
+
 use super::firewall::Path;
 use crate::facts::{Facts, Link, Role};
 use crate::finding::{Code, Finding, Severity, sysctl_command, sysctl_name};
@@ -22,7 +24,11 @@ const OF_PLUGINS: [&str; 10] = [
     "genev_sys",
     "kube",
 ];
-const CALL_IPTABLES: &str = "net/bridge/bridge-nf-call-iptables";
+/// The settings of bridges, of each family.
+const BRIDGE_SETTINGS: [(Family, &str); 2] = [
+    (Family::Ipv4, "net/bridge/bridge-nf-call-iptables"),
+    (Family::Ipv6, "net/bridge/bridge-nf-call-ip6tables"),
+];
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -103,34 +109,47 @@ fn reverse_path(facts: &Facts) -> Option<Finding> {
 /// Pods on one bridge reach each other without the IP layer of the node. If one of them connects to the other through a
 /// Service, the answer is not translated back, unless packets on bridges pass iptables and nftables. In the userspace mode
 /// with tproxy, nothing is translated, and the kernel loses captured packets that pass the rules on the bridge.
-fn bridges(facts: &Facts) -> Option<Finding> {
+fn bridges(facts: &Facts) -> Vec<Finding> {
     let has_pods = |bridge: &&Link| {
         bridge.kind == "bridge"
             && bridge.role(&facts.links) == Role::Pods
             && facts.links.iter().any(|link| link.master == Some(bridge.index))
     };
-    let bridge = facts.links.iter().find(has_pods)?;
+    let Some(bridge) = facts.links.iter().find(has_pods) else { return Vec::new() };
+    let is_served = |(family, _): &(Family, &str)| facts.serves(*family);
+    let settings: Vec<_> = BRIDGE_SETTINGS.into_iter().filter(is_served).collect();
+    let is_lost = Path::of(facts) == Path::Tproxy;
+    if !is_lost && settings.iter().all(|(_, setting)| facts.setting(setting).is_none()) {
+        return vec![without_br_netfilter(bridge, &settings)];
+    }
+    settings.iter().filter_map(|&(family, setting)| bridge_setting(facts, bridge, family, setting)).collect()
+}
+
+/// Finds that a setting of bridges has the wrong value.
+fn bridge_setting(facts: &Facts, bridge: &Link, family: Family, setting: &str) -> Option<Finding> {
     let name = &bridge.name;
-    if Path::of(facts) == Path::Tproxy {
-        let is_lost = facts.setting(CALL_IPTABLES) == Some("1");
-        let title = format!("packets of pods on the bridge {name} to Services are lost");
-        return is_lost
-            .then(|| Finding::setting(Code::BridgeLosesPackets, Severity::Error, title, CALL_IPTABLES, "0"));
-    }
-    match facts.setting(CALL_IPTABLES) {
-        Some("0") => {
-            let title = format!("packets between pods on the bridge {name} pass no rules of the node");
-            Some(Finding::setting(Code::BridgeBypassesRules, Severity::Warning, title, CALL_IPTABLES, "1"))
+    match (Path::of(facts) == Path::Tproxy, facts.setting(setting)?) {
+        (true, "1") => {
+            let title = format!("{family} packets of pods on the bridge {name} to Services are lost");
+            Some(Finding::setting(Code::BridgeLosesPackets, Severity::Error, title, setting, "0"))
         }
-        None => {
-            let title = format!(
-                "packets between pods on the bridge {name} pass no rules of the node: br_netfilter is not loaded"
-            );
-            let mend = format!("modprobe br_netfilter && {}", sysctl_command(CALL_IPTABLES, "1"));
-            Some(Finding::new(Code::BridgeBypassesRules, Severity::Warning, title, mend))
+        (false, "0") => {
+            let title =
+                format!("{family} packets between pods on the bridge {name} pass no rules of the node");
+            Some(Finding::setting(Code::BridgeBypassesRules, Severity::Warning, title, setting, "1"))
         }
-        Some(_) => None,
+        _ => None,
     }
+}
+
+fn without_br_netfilter(bridge: &Link, settings: &[(Family, &str)]) -> Finding {
+    let title = format!(
+        "packets between pods on the bridge {} pass no rules of the node: br_netfilter is not loaded",
+        bridge.name
+    );
+    let commands = settings.iter().map(|(_, setting)| format!(" && {}", sysctl_command(setting, "1")));
+    let mend = format!("modprobe br_netfilter{}", commands.collect::<String>());
+    Finding::new(Code::BridgeBypassesRules, Severity::Warning, title, mend)
 }
 
 /// Compares the largest packet of pods with that of the interfaces through which it leaves. Whether packets of pods leave
@@ -161,6 +180,7 @@ fn mtu(facts: &Facts) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::checks::testing::{chain, codes, with_settings};
+    use crate::facts::Cluster;
     use crate::rules::{Program, Ruleset};
 
     fn link(index: u32, name: &str, kind: &str, mtu: u32) -> Link {
@@ -242,7 +262,8 @@ mod tests {
     fn bridges_with_pods() {
         let veth = Link { master: Some(3), ..link(4, "veth1", "veth", 1500) };
         let links = vec![link(3, "cni0", "bridge", 1500), veth];
-        let facts = |value| Facts { links: links.clone(), ..with_settings(&[(CALL_IPTABLES, value)]) };
+        let [(_, ipv4), (_, ipv6)] = BRIDGE_SETTINGS;
+        let facts = |value| Facts { links: links.clone(), ..with_settings(&[(ipv4, value)]) };
         let found = findings(&facts("0"));
         assert_eq!(codes(&found), [(Code::BridgeBypassesRules, Severity::Warning)]);
         assert!(found[0].fix.is_some());
@@ -255,6 +276,20 @@ mod tests {
         assert_eq!(codes(&found), [(Code::BridgeLosesPackets, Severity::Error)]);
         assert!(found[0].fix.is_some());
         assert_eq!(findings(&captured("0")), [], "in the userspace mode, answers are not translated");
+        // IPv6 has a setting of its own, and counts only where it is served.
+        let of_ipv6 = |facts: Facts, value: &str| {
+            let cidr = "fd00::/108".parse().expect("a range");
+            let cluster = Some(Cluster { service_cidrs: vec![cidr], ..Cluster::default() });
+            let mut facts = Facts { cluster, ..facts };
+            facts.settings.insert(ipv6.to_owned(), value.to_owned());
+            findings(&facts)
+        };
+        assert_eq!(of_ipv6(facts("1"), "1"), []);
+        let found = of_ipv6(facts("1"), "0");
+        assert_eq!(codes(&found), [(Code::BridgeBypassesRules, Severity::Warning)]);
+        assert_eq!(found[0].mend, "sysctl -w net.bridge.bridge-nf-call-ip6tables=1");
+        assert_eq!(codes(&of_ipv6(captured("0"), "1")), [(Code::BridgeLosesPackets, Severity::Error)]);
+        assert_eq!(of_ipv6(facts("0"), "0").len(), 2);
         let absent = findings(&Facts { links: links.clone(), ..Facts::default() });
         assert_eq!(codes(&absent), [(Code::BridgeBypassesRules, Severity::Warning)]);
         assert!(absent[0].fix.is_none(), "a module has to be loaded");

@@ -58,6 +58,8 @@ pub struct Api {
     pub lacks: Vec<String>,
     /// Requests that it does not permit.
     pub denied: Vec<Denied>,
+    /// Writes to the own Node that the configuration asks for (`readiness`) and that it does not permit, each with what follows.
+    pub denied_writes: Vec<String>,
     /// The time of the server minus the time of this node in seconds, from the header `Date` of an answer.
     pub clock_offset: Option<i64>,
 }

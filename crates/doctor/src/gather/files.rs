@@ -5,13 +5,14 @@ use portolan_node::sysctl::Host;
 use crate::facts::{AffinityLists, ConntrackCounters, Facts, KernelVersion, Link};
 
 /// The settings of the whole network namespace that the checks read, below `/proc/sys`.
-const SETTINGS: [&str; 9] = [
+const SETTINGS: [&str; 10] = [
     "net/ipv4/ip_forward",
     "net/ipv6/conf/all/forwarding",
     "net/ipv4/conf/all/rp_filter",
     "net/ipv4/ip_local_port_range",
     "net/ipv4/ip_local_reserved_ports",
     "net/bridge/bridge-nf-call-iptables",
+    "net/bridge/bridge-nf-call-ip6tables",
     "net/netfilter/nf_conntrack_max",
     "net/netfilter/nf_conntrack_count",
     "net/netfilter/nf_conntrack_tcp_be_liberal",

@@ -1,13 +1,17 @@
 //! The mode that a running proxy answers.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::facts::Mode;
 
 /// Where kube-proxy and Portolan answer with their mode if their configuration names no other `metricsBindAddress`.
-const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10249);
+/// With an IPv6 `bindAddress` it is the second one.
+const METRICS: [SocketAddr; 2] = [
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 10249),
+    SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 10249),
+];
 const REQUEST: &[u8] = b"GET /proxyMode HTTP/1.0\r\nHost: localhost\r\n\r\n";
 /// How long the connection may take, and the answer.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -16,7 +20,11 @@ const LARGEST: usize = 4096;
 
 /// Returns the mode of the proxy in the network namespace of this thread. `None` if it does not say.
 pub(super) fn answered() -> Option<Mode> {
-    let mut stream = TcpStream::connect_timeout(&METRICS, PATIENCE).ok()?;
+    METRICS.iter().find_map(ask)
+}
+
+fn ask(at: &SocketAddr) -> Option<Mode> {
+    let mut stream = TcpStream::connect_timeout(at, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     stream.set_write_timeout(Some(PATIENCE)).ok()?;
     stream.write_all(REQUEST).ok()?;

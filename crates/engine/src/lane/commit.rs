@@ -38,7 +38,10 @@ impl Lane {
             let full = commit.full;
             let mends = full && self.repairs.succeeded(ended, report.duration);
             report.repaired = mends && commit.elements.saturating_add(commit.objects) > 0;
-            self.drift.repaired = self.drift.repaired.saturating_add(report.repaired.into());
+            if report.repaired {
+                self.drift.repaired = self.drift.repaired.saturating_add(1);
+                self.drift.last_repaired = Some(ended);
+            }
             if !full {
                 report.changed = changes.forwardings.into_iter().map(|change| change.name).collect();
             }

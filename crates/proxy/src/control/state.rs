@@ -160,6 +160,7 @@ fn family(lane: &Lane, facts: &Facts, now: Now) -> Family {
             noticed: snapshot.drift.noticed,
             repaired: snapshot.drift.repaired,
             last: snapshot.drift.last.map(|last| moment(last, now)),
+            last_repaired: snapshot.drift.last_repaired.map(|last| moment(last, now)),
         },
         successor: snapshot.successor.map(str::to_owned),
         retiring: snapshot.retired.iter().map(ToString::to_string).collect(),

@@ -1,6 +1,6 @@
 //! What the subcommands `explain` of both binaries have in common: the question, the form of the report, the exit status.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -8,6 +8,8 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use portolan_explain::{Flow, Outcome, Question, Report, Sender, Style, Target};
 use serde::Serialize;
+
+use crate::printing;
 
 /// Exit codes besides 0, reachable. An error has 1.
 const REFUSED: u8 = 2;
@@ -88,7 +90,7 @@ pub fn print_as(
     text: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
     let rendered = output.rendered(report, text)?;
-    std::io::stdout().lock().write_all(rendered.as_bytes()).context("cannot write the report")
+    printing::print(&rendered).context("cannot write the report")
 }
 
 /// Returns whether to use colours: on a terminal that has them, unless `NO_COLOR` is set (<https://no-color.org>).

@@ -120,7 +120,7 @@ fn state(turn: u32) -> AgentState {
         in_sync: true,
         problems: vec![Problem {
             code: "drift".into(),
-            text: "IPv4: another program changes the rules; repaired 1 times, last noticed 40s ago".into(),
+            text: "IPv4: another program changes the rules; repaired 1 times, last 40s ago".into(),
         }],
         mode: "nftables".into(),
         health: Health { healthy: true, ready: true, node_eligible: true, waiting_for: Vec::new() },
@@ -178,7 +178,12 @@ fn family(name: &str, turn: u32) -> Family {
             failures: is_first.into(),
             changed: 50_295 + 5 * u64::from(turn),
         },
-        drift: Drift { noticed: 1, repaired: u64::from(is_first), last: Some(moment(40.0)) },
+        drift: Drift {
+            noticed: 1,
+            repaired: u64::from(is_first),
+            last: Some(moment(40.0)),
+            last_repaired: is_first.then(|| moment(40.0)),
+        },
         ..Family::default()
     }
 }
