@@ -48,7 +48,10 @@ pub(crate) fn family_of(address: IpAddr) -> &'static str {
 pub(crate) fn unusable(address: IpAddr) -> Option<&'static str> {
     let (link_local, link_local_multicast) = match address {
         IpAddr::V4(inner) => (inner.is_link_local(), matches!(inner.octets(), [224, 0, 0, _])),
-        IpAddr::V6(inner) => (inner.is_unicast_link_local(), matches!(inner.segments(), [0xff02, ..])),
+        // Of any flags, as Go's `IsLinkLocalMulticast`.
+        IpAddr::V6(inner) => {
+            (inner.is_unicast_link_local(), matches!(inner.octets(), [0xff, scope, ..] if scope & 0xf == 2))
+        }
     };
     if address.is_unspecified() {
         Some("may not be unspecified")

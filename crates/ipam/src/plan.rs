@@ -87,6 +87,14 @@ pub struct Plan {
     pub release: Claims,
 }
 
+impl Plan {
+    /// Returns the plan that leaves a stored Service with this spec as it is.
+    pub fn unchanged(spec: ServiceSpec) -> Self {
+        let keep = spec.claims();
+        Self { spec, take: Claims::default(), keep, release: Claims::default() }
+    }
+}
+
 /// The plan is stale: another request took one of its claims. Make a new plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Conflict {

@@ -102,6 +102,11 @@ impl Draft {
         &self.body
     }
 
+    /// Converts to JSON, without resourceVersion.
+    pub fn into_body(self) -> Vec<u8> {
+        self.body
+    }
+
     /// Returns the size of the object in bytes, as stored.
     pub fn size(&self) -> usize {
         self.body.len()

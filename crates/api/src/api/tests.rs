@@ -80,7 +80,10 @@ fn failed_and_dry_writes_take_nothing() {
     let object = service("a", &explicit).as_object().unwrap().clone();
     let dry = WriteOptions { dry_run: true, ..WriteOptions::default() };
     let before = api.store().revision();
-    api.blocking().create(Resource::Service, "default", object.clone(), dry).unwrap();
+    let rendered =
+        decoded(&api.blocking().create(Resource::Service, "default", object.clone(), dry).unwrap());
+    assert_eq!(rendered["metadata"]["resourceVersion"], Value::Null, "it can be created as it is");
+    assert_eq!(rendered["spec"]["clusterIP"], "10.0.0.5");
     assert_eq!(api.store().revision(), before);
     assert!(api.store().get(Resource::Service, "default/a").is_none());
     let bad = json!({"clusterIP": "10.0.0.5", "ports": [{"port": 0}]});
@@ -271,6 +274,26 @@ fn store(api: &Api, resource: Resource, object: &Value) {
     let step = Step::Put { resource, draft, expected: None };
     let done = api.store().commit(Transaction { steps: vec![step] });
     done.now_or_never().unwrap().unwrap();
+}
+
+#[test]
+fn the_status_can_be_written_when_the_ranges_have_changed() {
+    let api = api(true);
+    let dual = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "namespace": "default", "uid": "u"},
+        "spec": {"type": "LoadBalancer", "ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"],
+            "clusterIP": "10.0.0.5", "clusterIPs": ["10.0.0.5", "fd00::5"], "sessionAffinity": "None",
+            "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80, "nodePort": 30_080}]}});
+    store(&api, Resource::Service, &dual);
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
+    let write = |part, patch: &Value| {
+        let patch = patch.as_object().unwrap().clone();
+        api.blocking().merge_patch(target("a"), part, patch, WriteOptions::default())
+    };
+    let written = decoded(&write(Part::Status, &status).unwrap());
+    assert_eq!(written["status"]["loadBalancer"]["ingress"][0]["ip"], "192.0.2.1");
+    assert_eq!(written["spec"]["clusterIPs"], dual["spec"]["clusterIPs"]);
+    let refused = write(Part::Main, &json!({"metadata": {"labels": {"a": "b"}}})).unwrap_err();
+    assert!(refused.to_string().contains("spec.ipFamilyPolicy"), "{refused}");
 }
 
 fn patched(api: &Api, resource: Resource, (namespace, name): (&str, &str), patch: &Value) -> WriteResult {

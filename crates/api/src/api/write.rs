@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use portolan_ipam::{
-    Claims, ServiceKey,
+    Claims, Plan, ServiceKey,
     check::{Neighbours, RangeUse},
 };
 use portolan_schema::{
@@ -59,6 +59,8 @@ enum Namesake<'a> {
     Met,
     /// The object that is changed.
     Old(&'a Object),
+    /// The object of which only the status is changed.
+    OldStatus(&'a Object),
 }
 
 impl Api {
@@ -104,8 +106,9 @@ impl Api {
         };
         let draft = draft(resource, object)?;
         if options.dry_run {
-            let outcome = outcome(&draft.at(self.store.revision()), Effect::Created, warnings);
-            return Ok(Decision::Done(outcome));
+            // No version of the object is stored, so it has no resourceVersion. A client may create it as it is.
+            let (object, revision) = (draft.into_body().into(), self.store.revision());
+            return Ok(Decision::Done(WriteResult { object, revision, effect: Effect::Created, warnings }));
         }
         let step = Step::Put { resource: resource.stored(), draft, expected: None };
         let mut transaction = self.transaction(ledger, &key, &exchange, step);
@@ -272,13 +275,17 @@ impl Api {
         let old_spec = old.map(|old| ledger.stored_spec(old));
         let asked = reading.spec.clone();
         let holder = (&owner, matches!(namesake, Namesake::Met));
-        let plan = ledger.plan(&*self.store, holder, asked.clone(), old_spec.as_ref()).map_err(|errors| {
-            ledger.count_refused(&errors);
-            // Updates are not validated here: the plan would have cleared some of the fields that look wrong.
-            let others =
-                if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
-            refused(name_of(object), &errors, others)
-        })?;
+        let plan = match namesake {
+            // The spec is that of the stored object. The configured ranges may have changed since it got its addresses.
+            Namesake::OldStatus(_) => Plan::unchanged(asked.clone()),
+            _ => ledger.plan(&*self.store, holder, asked.clone(), old_spec.as_ref()).map_err(|errors| {
+                ledger.count_refused(&errors);
+                // Updates are not validated here: the plan would have cleared some of the fields that look wrong.
+                let others =
+                    if old.is_none() { kinds::validate(Resource::Service, object, None) } else { Vec::new() };
+                refused(name_of(object), &errors, others)
+            })?,
+        };
         if let Some(spec) = json::object_mut(object, "spec") {
             reading.write(&plan.spec, spec);
         }
@@ -396,7 +403,8 @@ impl Api {
         if is_finished_deletion(resource, &new) {
             return Ok(self.decide_removal(ledger, target, stored, old, options.dry_run));
         }
-        let exchange = self.prepare(ledger, resource, &mut new, Namesake::Old(old), &mut owners)?;
+        let namesake = if part == Part::Status { Namesake::OldStatus(old) } else { Namesake::Old(old) };
+        let exchange = self.prepare(ledger, resource, &mut new, namesake, &mut owners)?;
         owners.record_update(resource, old, &mut new)?;
         if kinds::bumps_generation(resource, &new, old) {
             bump_generation(&mut new);
@@ -432,7 +440,7 @@ impl<'a> Namesake<'a> {
     fn old(self) -> Option<&'a Object> {
         match self {
             Self::Absent | Self::Met => None,
-            Self::Old(old) => Some(old),
+            Self::Old(old) | Self::OldStatus(old) => Some(old),
         }
     }
 }
