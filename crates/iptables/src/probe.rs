@@ -87,7 +87,9 @@ impl Programs {
             // If a signal ended the program, the result says nothing about the rule.
             Err(error @ Error::Failed { status, .. }) if status.code().is_some() => {
                 self.restore(|out| try_rules(out, table, [PLAIN]))?;
-                Ok(Some(error))
+                // Another process may have removed the chain of its own trial meanwhile.
+                let again = self.restore(|out| try_rules(out, table, [rule]));
+                Ok(again.is_err().then_some(error))
             }
             Err(error) => Err(error),
         }

@@ -5,9 +5,10 @@
 
 mod guard;
 mod in_force;
+mod present;
 mod removal;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use portolan_model::{Family, LocalDetector, Protocol, Settings};
@@ -18,6 +19,8 @@ use super::set::Set;
 use guard::is_guard;
 pub use guard::is_kept_while_draining;
 pub(super) use in_force::InForce;
+pub(super) use present::Present;
+use present::{FIREWALL_JUMP, FIREWALL_JUMPS, REPLACED_LAST};
 
 /// A table of iptables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,28 +107,10 @@ const JUMPS: [Jump; 10] = {
     ]
 };
 
-/// The chain of the nat table that leads to endpoints in the iptables mode.
-const REPLACED_LAST: (RuleTable, &str) = (RuleTable::Nat, SERVICES);
-/// The chain to which that one leads last in the iptables mode.
-const NODE_PORTS: &str = "KUBE-NODEPORTS";
-/// How the names of the chains of Services begin to which that one leads in the iptables mode.
-const OF_SERVICES: [&str; 4] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-"];
-
 /// The chains with their rules, for the settings of a family.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Rules {
     chains: BTreeMap<(RuleTable, &'static str), Vec<String>>,
-}
-
-/// The chains of this mode in the kernel.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Present {
-    chains: BTreeMap<(RuleTable, &'static str), Vec<String>>,
-    /// The jumps of [`JUMPS`] that exist, by index. One that exists twice is here twice.
-    jumps: Vec<usize>,
-    /// The chains that rules of other programs lead to.
-    held: BTreeSet<(RuleTable, &'static str)>,
-    table: Option<RuleTable>,
 }
 
 /// The part of the rules that a restore writes.
@@ -195,11 +180,18 @@ impl Rules {
             } else {
                 Vec::new()
             };
-            if chains.is_empty() && jumps.is_empty() {
+            let is_last = (part == Part::After) == present.is_of_another_mode();
+            let has_firewall =
+                table == RuleTable::Filter && self.chains.contains_key(&(table, PROXY_FIREWALL));
+            let outdated = present.firewall_jumps.iter().filter(|_| is_last && has_firewall);
+            if chains.is_empty() && jumps.is_empty() && outdated.clone().next().is_none() {
                 continue;
             }
             // Writing to a String cannot fail.
             let _ = writeln!(text, "*{}", table.name());
+            for from in outdated {
+                let _ = writeln!(text, "-D {from} {FIREWALL_JUMP}");
+            }
             for (_, name) in &chains {
                 let _ = writeln!(text, ":{name} - [0:0]");
             }
@@ -229,52 +221,13 @@ impl Rules {
             let (table, chain) = (table.name(), *chain);
             rules.iter().map(move |rule| (table, chain, rule.clone())).collect::<Vec<_>>()
         };
-        jumps.chain(self.chains.iter().flat_map(of_chain)).collect()
+        let outdated = FIREWALL_JUMPS.map(|from| (RuleTable::Filter.name(), from, FIREWALL_JUMP.to_owned()));
+        jumps.chain(outdated).chain(self.chains.iter().flat_map(of_chain)).collect()
     }
 
     /// Returns true if all rules are in the kernel.
     pub(super) fn are_in(&self, present: &Present) -> bool {
         self.restore(present, Part::Before).is_empty() && self.restore(present, Part::After).is_empty()
-    }
-}
-
-impl Present {
-    /// Adds one line of a save.
-    pub(super) fn line(&mut self, line: &str) {
-        if let Some(name) = line.strip_prefix('*') {
-            self.table = TABLES.into_iter().find(|table| table.name() == name.trim_end());
-        } else if let Some(table) = self.table {
-            if let Some(chain) = line.strip_prefix(':') {
-                let name = chain.split(' ').next().unwrap_or_default();
-                if let Some(chain) = known(table, name) {
-                    self.chains.entry(chain).or_default();
-                }
-            } else if let Some((from, rule)) =
-                line.strip_prefix("-A ").and_then(|rule| rule.trim_end().split_once(' '))
-            {
-                let same = |jump: &Jump| jump.table == table && jump.from == from && jump.rule() == rule;
-                if let Some(chain) = known(table, from) {
-                    self.chains.entry(chain).or_default().push(rule.to_owned());
-                } else if let Some(place) = JUMPS.iter().position(same) {
-                    self.jumps.push(place);
-                } else {
-                    self.hold(table, rule);
-                }
-            }
-        }
-    }
-
-    fn missing(&self) -> impl Iterator<Item = &'static Jump> {
-        JUMPS.iter().enumerate().filter(|(place, _)| !self.jumps.contains(place)).map(|(_, jump)| jump)
-    }
-
-    /// Returns true if the iptables mode, or kube-proxy in it, has filled the chain that it shares with this one. Its rule
-    /// for node ports alone does not show that: it is missing if no address of this node accepts node ports.
-    fn is_of_another_mode(&self) -> bool {
-        let leads_on =
-            |to: &str| to == NODE_PORTS || OF_SERVICES.into_iter().any(|prefix| to.starts_with(prefix));
-        let rules = self.chains.get(&REPLACED_LAST).into_iter().flatten();
-        rules.filter_map(|rule| target(rule)).any(leads_on)
     }
 }
 

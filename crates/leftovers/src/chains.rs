@@ -133,13 +133,17 @@ pub(super) fn keep_firewall(
 pub(super) fn plan<R>(table: &str, chains: impl Iterator<Item = String>, jumps: Vec<Jump<R>>) -> Plan<R> {
     let mut chains: BTreeSet<String> = chains.filter(|chain| is_kube_proxys(table, chain)).collect();
     let mut held = BTreeMap::new();
-    loop {
-        let holds = |jump: &&Jump<R>| {
-            !chains.contains(&jump.from) && !is_entry(table, jump) && chains.contains(&jump.to)
-        };
-        let Some(jump) = jumps.iter().find(holds) else { break };
-        chains.remove(&jump.to);
-        held.insert(jump.to.clone(), jump.from.clone());
+    let mut leading: BTreeMap<&str, Vec<&Jump<R>>> = BTreeMap::new();
+    for jump in jumps.iter().filter(|jump| !is_entry(table, jump)) {
+        leading.entry(&jump.from).or_default().push(jump);
+    }
+    let of_others = leading.iter().filter(|(from, _)| !chains.contains(**from));
+    let mut queue: Vec<&Jump<R>> = of_others.flat_map(|(_, jumps)| jumps.iter().copied()).collect();
+    while let Some(jump) = queue.pop() {
+        if chains.remove(&jump.to) {
+            held.insert(jump.to.clone(), jump.from.clone());
+            queue.extend(leading.get(jump.to.as_str()).into_iter().flatten().copied());
+        }
     }
     let leads = |jump: &Jump<R>| is_entry(table, jump) && chains.contains(&jump.to);
     let rules = jumps.into_iter().filter(leads).collect();

@@ -6,7 +6,8 @@
 
 use std::fmt::Write as _;
 
-use super::{CHAINS, JUMPS, Jump, Present, RuleTable, TABLES, is_guard, known, target};
+use super::present::FIREWALL_JUMP;
+use super::{CHAINS, JUMPS, Jump, PROXY_FIREWALL, Present, RuleTable, TABLES, is_guard, known, target};
 
 /// A chain of this mode, with its table.
 type Chain = (RuleTable, &'static str);
@@ -48,13 +49,18 @@ impl Present {
             let jumps: Vec<&Jump> = jumps.filter(|jump| is_own(jump) || leads_to_going(jump)).collect();
             let has_rules = |chain: &&Chain| self.chains.get(chain).is_some_and(|rules| !rules.is_empty());
             let emptied: Vec<&Chain> = held.iter().filter(has_rules).chain(&removed).collect();
-            if emptied.is_empty() && jumps.is_empty() {
+            let goes = |chain: &Chain| *chain == (RuleTable::Filter, PROXY_FIREWALL);
+            let of_iptables = self.firewall_jumps.iter().filter(|_| held.iter().chain(&removed).any(goes));
+            if emptied.is_empty() && jumps.is_empty() && of_iptables.clone().next().is_none() {
                 continue;
             }
             // Writing to a String cannot fail.
             let _ = writeln!(text, "*{}", table.name());
             for jump in jumps {
                 let _ = writeln!(text, "-D {} {}", jump.from, jump.rule());
+            }
+            for from in of_iptables {
+                let _ = writeln!(text, "-D {from} {FIREWALL_JUMP}");
             }
             for (_, chain) in emptied {
                 let _ = writeln!(text, ":{chain} - [0:0]");

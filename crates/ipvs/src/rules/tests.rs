@@ -76,6 +76,29 @@ fn the_chain_that_the_iptables_mode_has_filled_is_written_last() {
     assert_eq!(after.matches(":KUBE").count(), 1);
 }
 
+#[test]
+fn the_iptables_modes_way_into_the_shared_firewall_chain_goes_when_the_last_rules_are_written() {
+    let rules = Rules::new(&settings(Family::Ipv4));
+    let jump = "-m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL";
+    let filter = format!(
+        "*filter\n:KUBE-PROXY-FIREWALL - [0:0]\n-A INPUT {jump}\n-A OUTPUT {jump}\n-A FORWARD {jump}\n-A FORWARD {jump}\nCOMMIT\n"
+    );
+    let filled = "*nat\n:KUBE-SERVICES - [0:0]\n-A KUBE-SERVICES -j KUBE-SVC-XXXXXXXXXXXXXXXX\nCOMMIT\n";
+    let counts = |saved: &str| {
+        let present = present(saved);
+        [Part::Before, Part::After].map(|part| {
+            let text = rules.restore(&present, part);
+            ["INPUT", "OUTPUT", "FORWARD"].map(|from| text.matches(&format!("-D {from} {jump}\n")).count())
+        })
+    };
+    assert_eq!(counts(&filter), [[1, 1, 2], [0, 0, 0]]);
+    assert_eq!(counts(&format!("{filter}{filled}")), [[0, 0, 0], [1, 1, 2]]);
+    let present = present(&filter);
+    let removal = present.removal(|_, _| false);
+    assert!(removal.contains("-X KUBE-PROXY-FIREWALL\n") && removal.matches(jump).count() == 4, "{removal}");
+    assert_eq!(present.removal(|_, chain| chain == "KUBE-PROXY-FIREWALL"), "");
+}
+
 /// If no address of this node accepts node ports, the iptables mode has rules of Services only.
 #[test]
 fn any_chain_of_a_service_shows_that_the_iptables_mode_has_filled_the_chain() {
