@@ -1,6 +1,5 @@
 //! `portolan env`: prints the environment variables of Services of any cluster. Read-only.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -54,7 +53,7 @@ pub(crate) fn run(options: &EnvOptions) -> anyhow::Result<()> {
     for name in left_out {
         eprintln!("left out, because no shell can have a variable of this name: {name}");
     }
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot write the variables")
+    portolan_proxy::print(&text).context("cannot write the variables")
 }
 
 impl EnvOptions {

@@ -78,10 +78,10 @@ codes! {
         mend "`sysctl -w net.ipv4.conf.INTERFACE.rp_filter=2`, unless the network plug-in wants 1";
     BridgeBypassesRules: "bridge-bypasses-rules",
         breaks "A pod does not reach a Service whose endpoint is on the same bridge: the answer bypasses the translation.",
-        mend "`modprobe br_netfilter`, `sysctl -w net.bridge.bridge-nf-call-iptables=1`";
+        mend "`modprobe br_netfilter`, `sysctl -w net.bridge.bridge-nf-call-iptables=1`, for IPv6 `net.bridge.bridge-nf-call-ip6tables=1`";
     BridgeLosesPackets: "bridge-loses-packets",
         breaks "In the userspace mode with tproxy, no pod on the bridge reaches a Service.",
-        mend "`sysctl -w net.bridge.bridge-nf-call-iptables=0`, or restart the agent as root with iptables, so that packets are redirected";
+        mend "`sysctl -w net.bridge.bridge-nf-call-iptables=0`, for IPv6 `net.bridge.bridge-nf-call-ip6tables=0`, or restart the agent as root with iptables, so that packets are redirected";
     ConntrackNearlyFull: "conntrack-nearly-full",
         breaks "New connections of the whole node are dropped when the table is full.",
         mend "`sysctl -w net.netfilter.nf_conntrack_max=ENTRIES`, and raise `conntrack.maxPerCore`";

@@ -81,7 +81,9 @@ fn backends(fate: &Fate) -> &[Backend] {
 /// for packets that Services reject or drop.
 pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg> {
     let origin = Origin::of(asked);
-    let before = describe(asked, facts, asked.destination);
+    let of_service = matches!(fate, Fate::Backends { .. });
+    let describe = |destination| Packet { of_service, ..describe(asked, facts, destination) };
+    let before = describe(asked.destination);
     let is_here = |endpoint: SocketAddr| facts.node.has(endpoint.ip());
     match fate {
         Fate::Reject | Fate::Drop => Vec::new(),
@@ -95,7 +97,7 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
                     from_elsewhere: false,
                     source_is_local: Some(true),
                     to_elsewhere: !is_here(endpoint),
-                    ..describe(asked, facts, endpoint)
+                    ..describe(endpoint)
                 };
                 path(Origin::Node, is_here(endpoint), &packet, &packet, Some(endpoint))
             };
@@ -104,17 +106,19 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
             let to_relay = path(origin, true, &before, &at_relay(asked, &before), None);
             to_relay.into_iter().chain(endpoints(fate).flat_map(to_endpoint)).collect()
         }
-        Fate::Backends { .. } if asked.view.differences.refuses_at_virtual_addresses => {
-            let to_endpoint = |endpoint: SocketAddr| {
-                through_ipvs(origin, is_here(endpoint), &before, &describe(asked, facts, endpoint), endpoint)
+        Fate::Backends { masqueraded, .. } if asked.view.differences.refuses_at_virtual_addresses => {
+            let to_endpoint = |(endpoint, &leaves_masqueraded): (SocketAddr, &bool)| {
+                let after = Packet { leaves_masqueraded, ..describe(endpoint) };
+                through_ipvs(origin, is_here(endpoint), &before, &after, endpoint)
             };
-            endpoints(fate).flat_map(to_endpoint).collect()
+            endpoints(fate).zip(masqueraded).flat_map(to_endpoint).collect()
         }
         Fate::Backends { masqueraded, .. } => {
-            let to_endpoint = |(endpoint, masqueraded): (SocketAddr, &bool)| {
-                let masqueraded = asked.view.in_kube_proxys_chains.then_some(*masqueraded);
+            let to_endpoint = |(endpoint, &leaves_masqueraded): (SocketAddr, &bool)| {
+                let masqueraded = asked.view.in_kube_proxys_chains.then_some(leaves_masqueraded);
                 let before = Packet { masqueraded, ..before.clone() };
-                let after = Packet { translated: true, masqueraded, ..describe(asked, facts, endpoint) };
+                let after =
+                    Packet { translated: true, masqueraded, leaves_masqueraded, ..describe(endpoint) };
                 path(origin, is_here(endpoint), &before, &after, Some(endpoint))
             };
             endpoints(fate).zip(masqueraded).flat_map(to_endpoint).collect()

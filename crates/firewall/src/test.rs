@@ -60,6 +60,10 @@ pub struct Packet {
     /// If kube-proxy's chains lead the packet to an endpoint: whether they masquerade it. `None` if that is not known, or if
     /// what leads it there is something else.
     pub masqueraded: Option<bool>,
+    /// True if the packet belongs to a connection to a Service.
+    pub of_service: bool,
+    /// True if the source becomes an address of this node on the way out, where sources are translated.
+    pub leaves_masqueraded: bool,
 }
 
 impl Packet {
@@ -80,6 +84,8 @@ impl Packet {
             translated: false,
             established: false,
             masqueraded: None,
+            of_service: false,
+            leaves_masqueraded: false,
         }
     }
 }

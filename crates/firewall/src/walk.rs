@@ -1,5 +1,6 @@
 //! Follows a packet through the rules of a base chain.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use super::{
@@ -57,6 +58,8 @@ const FORWARD: &str = "KUBE-FORWARD";
 /// Largest number of rules that are looked at for one packet and base chain. Chains to which many rules jump are walked
 /// once for each jump.
 const RULES: usize = 200_000;
+/// `NF_IP_PRI_NAT_SRC` (`netfilter_ipv4.h`).
+const SOURCE_TRANSLATION_PRIORITY: i32 = 100;
 
 /// Returns the rules of a base chain that stop, redirect or exempt packets of a description, and of the chains to which
 /// it leads. Rules of proxies and of network plug-ins that know Services are left out: they belong to Services, or to
@@ -97,7 +100,8 @@ pub fn along<'a>(
             if owner.knows_services() {
                 continue;
             }
-            let mut found = walk(ruleset, chain, if is_translated { after } else { before });
+            let packet = as_seen_by(chain, if is_translated { after } else { before });
+            let mut found = walk(ruleset, chain, &packet);
             for hit in &mut found {
                 hit.unless |= !is_sure;
             }
@@ -107,6 +111,20 @@ pub fn along<'a>(
         }
     }
     hits
+}
+
+/// Returns the packet as a base chain sees it. Chains after the translation of sources see an address of this node as the source of
+/// a masqueraded packet. Which address it is depends on the interface.
+fn as_seen_by<'p>(chain: &Chain, packet: &'p Packet) -> Cow<'p, Packet> {
+    let is_after = chain.base.is_some_and(|base| match base.hook {
+        Hook::Postrouting => base.priority > SOURCE_TRANSLATION_PRIORITY,
+        Hook::Egress => true,
+        _ => false,
+    });
+    if !packet.leaves_masqueraded || !is_after {
+        return Cow::Borrowed(packet);
+    }
+    Cow::Owned(Packet { source: None, source_is_local: Some(true), ..packet.clone() })
 }
 
 /// Returns true if a base chain of type nat leads to kube-proxy's chain of Services.
@@ -261,8 +279,10 @@ impl<'a> Walk<'a, '_> {
         if let (Owner::KubeProxy, Some(masqueraded)) = (owner, self.packet.masqueraded) {
             return self.kube_proxy(to, masqueraded);
         }
-        if owner == Owner::KubeProxy && self.base.base.is_some_and(|base| !base.nat) && to != FORWARD {
-            // It accepts no packet of a Service. Which ones it drops or refuses is not a question here.
+        let is_nat = self.base.base.is_some_and(|base| base.nat);
+        if owner == Owner::KubeProxy && self.packet.of_service && !is_nat && to != FORWARD {
+            // It accepts no packet of a Service, only those to health-check node ports. Which ones it drops or refuses is not a question
+            // here.
             return End::Returned;
         }
         if owner.knows_services() {
@@ -306,8 +326,9 @@ impl<'a> Walk<'a, '_> {
 mod tests {
     use portolan_model::Family;
 
-    use super::super::{Base, Program, TableFamily, TableId, saved};
+    use super::super::{Base, Program, RuleId, TableFamily, TableId, saved};
     use super::*;
+    use ipnet::IpNet;
 
     const SAVED: &str = "\
 *raw
@@ -375,13 +396,13 @@ COMMIT
 
     #[test]
     fn rules_after_chains_of_kube_proxy_that_accept_nothing_are_certain() {
-        let hits = |jumps: &[&str], hook: &str| {
+        let hits = |jumps: &[&str], hook: &str, of_service| {
             let declared: Vec<_> = jumps.iter().map(|chain| format!(":{chain} - [0:0]\n")).collect();
             let rules: Vec<_> = jumps.iter().map(|chain| format!("-A {hook} -j {chain}\n")).collect();
             let saved =
                 format!("*filter\n:{hook} DROP [0:0]\n{}{}COMMIT\n", declared.concat(), rules.concat());
             let ruleset = Ruleset::new(saved::chains(Family::Ipv4, &saved));
-            let packet = Packet::of(Family::Ipv4);
+            let packet = Packet { of_service, ..Packet::of(Family::Ipv4) };
             let hook = if hook == "INPUT" { Hook::Input } else { Hook::Forward };
             let hits = along(&ruleset, &packet, &packet, &[Passage::Tracked(hook)]);
             hits.iter().map(|hit| (hit.kind, hit.is_certain())).collect::<Vec<_>>()
@@ -391,13 +412,39 @@ COMMIT
             &["KUBE-PROXY-FIREWALL", "KUBE-SERVICES", "KUBE-NODEPORTS"],
             &["KUBE-IPVS-FILTER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL"],
         ] {
-            assert_eq!(hits(jumps, "INPUT"), [(Kind::Stop, true)], "{jumps:?}");
+            assert_eq!(hits(jumps, "INPUT", true), [(Kind::Stop, true)], "{jumps:?}");
+            let of_others = hits(jumps, "INPUT", false);
+            assert_eq!(of_others, [(Kind::Stop, false)], "{jumps:?}: health-check node ports");
         }
         assert_eq!(
-            hits(&["KUBE-FORWARD"], "FORWARD"),
+            hits(&["KUBE-FORWARD"], "FORWARD", true),
             [(Kind::Stop, false)],
             "whether it is masqueraded is not known"
         );
+    }
+
+    #[test]
+    fn chains_after_the_translation_of_sources_see_an_address_of_the_node() {
+        let place = TableId { program: Program::Nft, family: TableFamily::Ip, table: "guard".to_owned() };
+        let pods: IpNet = "10.244.0.0/16".parse().expect("a network");
+        let hits = |hook, priority, leaves_masqueraded| {
+            let id = RuleId::Handle(1);
+            let rule = Rule { tests: vec![Test::Source(pods)], effect: Effect::Drop, id };
+            let base = Some(Base { hook, priority, nat: false, drops: false });
+            let chain = Chain { place: place.clone(), name: "c".to_owned(), base, rules: vec![rule] };
+            let packet = Packet {
+                source: Some("10.244.1.10/32".parse().expect("an address")),
+                leaves_masqueraded,
+                ..Packet::of(Family::Ipv4)
+            };
+            let ruleset = Ruleset::new(vec![chain]);
+            let hits = along(&ruleset, &packet, &packet, &[Passage::Tracked(hook)]);
+            hits.iter().map(Hit::is_certain).collect::<Vec<_>>()
+        };
+        assert_eq!(hits(Hook::Postrouting, 200, true), [false]);
+        assert_eq!(hits(Hook::Postrouting, 200, false), [true]);
+        assert_eq!(hits(Hook::Postrouting, 0, true), [true], "it has the client's address there");
+        assert_eq!(hits(Hook::Egress, 0, true), [false]);
     }
 
     #[test]

@@ -29,7 +29,8 @@
 //! One transaction would do for the coming of ranges if the kernel changed both sets at once. Before Linux 6.17 (c4eaca2e1052) it
 //! does not: while it commits, new elements of a set of intervals are not found yet, and old ones that the transaction deletes are
 //! not found any more. Ranges of which some replace others may overlap, which the kernel accepts only within one transaction. So
-//! they stay together, and until that kernel an allowed client of such a frontend can be dropped during the commit.
+//! they stay together, and until that kernel an allowed client of such a frontend can be dropped during the commit. So it is with
+//! ranges that a comparison adds: it is one transaction, because the kernel has to refuse it if another program has committed.
 //!
 //! Nothing waits between transactions. A packet that stays between its hooks while two are committed meets neither: another program
 //! holds it (`NFQUEUE`), or the processor that handles it is paused, as a virtual one may be.

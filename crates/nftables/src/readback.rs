@@ -6,7 +6,7 @@ mod runs;
 mod saved;
 mod touched;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -49,9 +49,9 @@ pub(super) struct View {
     /// The elements of each set, except for those in the fields below.
     pub(super) rows: BTreeMap<Set, Rows>,
     /// Elements of [`Set::SourceRanges`].
-    pub(super) ranges: HashSet<KeyRange>,
+    pub(super) ranges: BTreeSet<KeyRange>,
     /// Those that are wanted.
-    pub(super) wanted_ranges: HashSet<KeyRange>,
+    pub(super) wanted_ranges: BTreeSet<KeyRange>,
     /// The chain of each class number. Empty if the element does not go to a chain.
     pub(super) classes: HashMap<u16, String>,
     /// Elements of our sets with a key or data that none of our elements has.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use portolan_model::catalog::UdpService;
 use portolan_model::{Backend, Capture, Family, Forwarding, Protocol, ServicePortName, Settings};
-use portolan_relay::{Capturing, Handle};
+use portolan_relay::{Capturing, Handle, RelayOptions};
 
 use super::kernel::{self, Kernel};
 use super::seen;
@@ -51,30 +51,39 @@ pub struct Userspace {
     ended: Option<Duration>,
 }
 
-impl Userspace {
-    /// Opens a data plane that captures by `tproxy`, in the network namespace of this thread. The relay must have been
-    /// started there. Changes nothing in the kernel.
-    pub fn open(settings: Settings, relay: Handle) -> Result<Self, Error> {
+/// The rules of a data plane that has no relay yet. They can be opened before the relay listens.
+#[derive(Debug)]
+pub struct Rules {
+    kernel: Kernel,
+    listeners: Listeners,
+    family: Family,
+}
+
+impl Rules {
+    /// Opens rules that capture by `tproxy` for a relay with these options, in the network namespace of this thread. Changes nothing
+    /// in the kernel.
+    pub fn tproxy(settings: Settings, relay: &RelayOptions) -> Result<Self, Error> {
         let family = settings.family;
-        let listeners = kernel::listeners(Capture::Tproxy, relay.options().ports, &settings);
-        Ok(Self::new(Kernel::tproxy(settings, listeners)?, listeners, family, relay))
+        let listeners = kernel::listeners(Capture::Tproxy, relay.ports, &settings);
+        Ok(Self { kernel: Kernel::tproxy(settings, listeners)?, listeners, family })
     }
 
-    /// Creates a data plane that captures by translation, with these iptables programs. The relay must have been started
-    /// by [`spawn_translated`]. Changes nothing in the kernel.
-    pub fn open_redirect(
+    /// Creates rules that capture by translation, with these iptables programs.
+    pub fn redirect(
         programs: Programs,
         settings: Settings,
         options: portolan_iptables::IptablesOptions,
-        relay: Handle,
+        relay: &RelayOptions,
     ) -> Self {
-        let ports = relay.options().ports;
-        let (family, listeners) = (settings.family, kernel::listeners(Capture::Redirect, ports, &settings));
-        Self::new(Kernel::redirect(programs, settings, options, ports), listeners, family, relay)
+        let family = settings.family;
+        let listeners = kernel::listeners(Capture::Redirect, relay.ports, &settings);
+        Self { kernel: Kernel::redirect(programs, settings, options, relay.ports), listeners, family }
     }
 
-    fn new(kernel: Kernel, listeners: Listeners, family: Family, relay: Handle) -> Self {
-        Self {
+    /// Returns the data plane with its relay.
+    pub fn with_relay(self, relay: Handle) -> Userspace {
+        let Self { kernel, listeners, family } = self;
+        Userspace {
             kernel,
             listeners,
             capturing: Some(relay.capturing()),
@@ -85,6 +94,25 @@ impl Userspace {
             pending: Merged::default(),
             mended: 0,
         }
+    }
+}
+
+impl Userspace {
+    /// Opens a data plane that captures by `tproxy`, in the network namespace of this thread. The relay must have been
+    /// started there. Changes nothing in the kernel.
+    pub fn open(settings: Settings, relay: Handle) -> Result<Self, Error> {
+        Ok(Rules::tproxy(settings, relay.options())?.with_relay(relay))
+    }
+
+    /// Creates a data plane that captures by translation, with these iptables programs. The relay must have been started
+    /// by [`spawn_translated`]. Changes nothing in the kernel.
+    pub fn open_redirect(
+        programs: Programs,
+        settings: Settings,
+        options: portolan_iptables::IptablesOptions,
+        relay: Handle,
+    ) -> Self {
+        Rules::redirect(programs, settings, options, relay.options()).with_relay(relay)
     }
 
     /// Returns what identifies notifications of this data plane's own changes. `None` if the kernel does not notify of

@@ -73,7 +73,7 @@ mod remains;
 mod routing;
 mod seen;
 
-pub use dataplane::{Userspace, spawn_translated};
+pub use dataplane::{Rules, Userspace, spawn_translated};
 pub use observe::{read, read_redirect};
 pub use remains::Remains;
 pub use routing::{RULE_PRIORITY, Routing, RuleWatch, TABLE, find as find_routing};

@@ -1,6 +1,5 @@
 //! `portolan serve kubeconfig`: credentials for a client.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -72,8 +71,6 @@ pub(super) fn run(options: &KubeconfigOptions) -> anyhow::Result<()> {
         Some(path) => {
             config.write(path).with_context(|| format!("--output: cannot write {}", path.display()))
         }
-        None => {
-            std::io::stdout().write_all(config.text().as_bytes()).context("cannot write to standard output")
-        }
+        None => portolan_proxy::print(config.text()).context("cannot write to standard output"),
     }
 }

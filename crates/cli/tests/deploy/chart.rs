@@ -6,7 +6,7 @@ use std::process::Command;
 use portolan_node::config;
 use serde_json::{Map, Value, json};
 
-use crate::files::{self, all_below, of_kind, one_yaml, read, run, tool, yaml};
+use crate::files::{self, all_below, of_kind, one_yaml, patience, read, run, tool, yaml};
 use crate::{kustomize, permissions};
 
 const CHART: &str = "deploy/helm/portolan";
@@ -306,6 +306,7 @@ fn helm_renders_what_the_values_say() {
         let expected = json!({"host": "fd00::7", "path": path, "port": "healthz"});
         assert_eq!(container[probe]["httpGet"], expected, "{probe}");
     }
+    assert_eq!(patience(&container["livenessProbe"]), 600);
     let configuration = of_kind(&chart, "ConfigMap")["data"]["config.conf"].as_str().unwrap();
     assert_eq!(config::parse(configuration).unwrap().cluster_cidrs.len(), 1);
     let names: BTreeSet<&str> =

@@ -79,3 +79,8 @@ pub(crate) fn run(mut command: Command) -> String {
     assert!(status.success(), "{command:?}: {status}\n{stdout}\n{stderr}");
     stdout.into_owned()
 }
+
+/// Returns how many seconds a probe may fail before kubelet ends the container.
+pub(crate) fn patience(probe: &Value) -> u64 {
+    probe["failureThreshold"].as_u64().unwrap() * probe["periodSeconds"].as_u64().unwrap()
+}

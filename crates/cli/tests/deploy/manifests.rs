@@ -3,7 +3,7 @@
 use portolan_node::config::{self, Mode};
 use serde_json::{Value, json};
 
-use crate::files::{self, BINARY, all_below, of_kind, one_yaml, read, run, yaml};
+use crate::files::{self, BINARY, all_below, of_kind, one_yaml, patience, read, run, yaml};
 
 const BASE: &str = "deploy/kustomize/base";
 
@@ -52,6 +52,7 @@ fn the_agent_has_two_capabilities_and_nothing_else() {
         [probe("livenessProbe"), probe("readinessProbe"), probe("startupProbe")],
         ["/livez", "/readyz", "/livez"]
     );
+    assert_eq!(patience(&agent["livenessProbe"]), 600, "kubelet forgets earlier ends after ten minutes");
 }
 
 /// A container that is not privileged runs as `container_t`, which may not open the netlink sockets of nftables and conntrack.

@@ -49,7 +49,7 @@ pub fn service_packet(facts: &Facts, family: Family, base: &Chain) -> Packet {
         Hook::Postrouting | Hook::Egress => (None, interfaces(facts)),
     };
     let translated = Path::of(facts).is_translated_at(properties);
-    Packet { input, output, translated, ..Packet::of(family) }
+    Packet { input, output, translated, of_service: true, ..Packet::of(family) }
 }
 
 /// Returns the descriptions of packets of Services at a base chain. Packets that are forwarded are for pods of this node or

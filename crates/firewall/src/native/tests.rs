@@ -52,6 +52,13 @@ fn sets_are_any_of_their_elements() {
 }
 
 #[test]
+fn the_next_header_of_ipv6_is_the_protocol() {
+    let next =
+        vec![payload(PayloadBase::NETWORK, 6, 1), cmp(CmpOperation::EQ, [17]), Expr::verdict(Verdict::Drop)];
+    assert_eq!(read_all(wire::Family::IPV6, next, &Sets::new())[0].to_string(), "udp drop");
+}
+
+#[test]
 fn maps_of_verdicts_are_one_rule_for_each_element() {
     let map = set(
         "__map0",

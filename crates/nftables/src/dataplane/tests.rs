@@ -125,6 +125,7 @@ impl Running {
     fn apply(&mut self, changes: Vec<Change>, pause: impl FnOnce()) {
         let changes = self.table.take(changes, []);
         let plan = self.nftables.planner.plan(&changes.forwardings);
+        self.nftables.commit_alone(&plan.earlier).unwrap();
         self.nftables.commit_main(&plan).unwrap();
         pause();
         self.nftables.commit_alone(&plan.later).unwrap();

@@ -1,5 +1,5 @@
 //! Writes changes: reads what the kernel has of the changed Service ports, places them, and commits the difference as one
-//! transaction, or as two if refusals end ([`order`]).
+//! transaction, or as up to three (module `order`).
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -241,8 +241,8 @@ impl<'a> Writing<'a> {
             let forwardings = change.old.iter().chain(&change.new);
             for element in forwardings.flat_map(|forwarding| frontend_elements(forwarding)) {
                 wanted.former.push(element);
-                // Without this element the kernel has no ranges of the frontend.
-                if element.set == Set::FirewallIps && self.actual(&element).is_some() {
+                // The kernel may have ranges without this element, if only a part of a change was written.
+                if element.set == Set::FirewallIps {
                     wanted.former.extend(self.view.ranges_of(&element.key));
                 }
             }

@@ -90,8 +90,8 @@ impl View {
 
     /// Returns the source ranges of a frontend.
     pub(in super::super) fn ranges_of(&self, frontend: &Key) -> impl Iterator<Item = Element> {
-        let of_frontend = move |(key, _): &&KeyRange| key.as_slice().starts_with(frontend.as_slice());
-        let of_frontend = self.ranges.iter().filter(of_frontend);
+        let is_of_frontend = move |(key, _): &&KeyRange| key.as_slice().starts_with(frontend.as_slice());
+        let of_frontend = self.ranges.range((*frontend, None)..).take_while(is_of_frontend);
         of_frontend.map(|&(key, key_end)| Element { set: Set::SourceRanges, key, key_end, data: Data::EMPTY })
     }
 

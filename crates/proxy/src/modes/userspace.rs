@@ -17,7 +17,7 @@ use portolan_node::config::{Configuration, Mode};
 use portolan_node::metrics::ProxyMetrics;
 use portolan_node::sysctl::{Host, Wanted};
 use portolan_relay::{Handle, Ports};
-use portolan_userspace::{Remains, Userspace, spawn_translated};
+use portolan_userspace::{Remains, Rules, spawn_translated};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::blueprint::{PlaneOptions, required};
@@ -224,20 +224,19 @@ impl PlaneOptions for UserspacePlaneOptions {
         programs: Option<FoundPrograms>,
         shared: &mut SharedParts,
     ) -> Result<Made, Error> {
+        // Before a relay listens: from then on, the kernel gives it a part of the UDP clients.
+        let rules = match &self.redirect {
+            None => Rules::tproxy(settings, &self.relay)?,
+            Some(options) => {
+                let programs = required(programs, settings.family)?;
+                Rules::redirect(programs, settings, options.clone(), &self.relay)
+            }
+        };
         // Not for each family and each data plane: what cannot be written would be logged again.
         if !shared.relays.is_current(&self.relay) {
             shared.kernel_settings.apply_or_warn(&wanted(self.relay.capture), &[]);
         }
-        // Before a relay listens: the kernel gives it a part of the UDP clients at once.
-        let redirect = match &self.redirect {
-            None => None,
-            Some(options) => Some((required(programs, settings.family)?, options.clone())),
-        };
-        let relay = shared.relays.get(&self.relay)?;
-        let dataplane = match redirect {
-            None => Userspace::open(settings, relay).inspect_err(|_| shared.relays.give_up())?,
-            Some((programs, options)) => Userspace::open_redirect(programs, settings, options, relay),
-        };
+        let dataplane = rules.with_relay(shared.relays.get(&self.relay)?);
         let own = dataplane.own();
         Ok(Made { dataplane: Box::new(dataplane), own })
     }
@@ -437,14 +436,6 @@ impl Relays {
         Ok(relay)
     }
 
-    /// Ends the current relay if nothing is to be captured for it. The one before it is the current one again.
-    fn give_up(&mut self) {
-        if let Some(unused) = self.current.take_if(|current| !current.is_captured_for()) {
-            unused.drain(Duration::ZERO);
-            self.current = self.former.pop();
-        }
-    }
-
     /// Drains the former relays: they accept nothing new and end with their last connection, or after `at_most`.
     /// Called when every family has its wanted data plane. If `current_stays` is false, the current relay drains too.
     pub(crate) fn part(&mut self, current_stays: bool, at_most: Option<Duration>) {
@@ -517,26 +508,5 @@ mod tests {
         assert_eq!(ended_thread([].into_iter()), None);
         assert_eq!(ended_thread([(true, true), (false, false), (false, true)].into_iter()), None);
         assert_eq!(ended_thread([(true, true), (true, false)].into_iter()), Some("relay"));
-    }
-
-    #[test]
-    fn a_relay_without_a_data_plane_gives_way_to_the_one_before_it() {
-        portolan_sock::namespace::in_new_network_namespace(|| {
-            let families = vec![Family::Ipv4];
-            let mut relays = Relays::new(families, RelayCounters::default());
-            let first = portolan_relay::RelayOptions::default();
-            let second =
-                portolan_relay::RelayOptions { drain: first.drain + Duration::from_secs(1), ..first.clone() };
-            let served = relays.get(&first).unwrap();
-            let capturing = served.capturing();
-            relays.get(&second).unwrap();
-            relays.give_up();
-            assert!(relays.is_current(&first) && relays.former.is_empty());
-            relays.give_up();
-            assert!(relays.is_current(&first), "packets are captured for it");
-            drop(capturing);
-            served.drain(Duration::ZERO);
-        })
-        .expect("this test needs root");
     }
 }
