@@ -221,6 +221,7 @@ fn serve(plan: Plan) -> anyhow::Result<()> {
         has_tls: options.server.tls.has_tls(),
         pki: pki_folder(&options.server.data_dir),
         token: ProcessToken::new(Role::Proxy).context("the kernel gives no random numbers")?,
+        is_given: options.write_kubeconfig.is_some(),
         kubeconfig: options.kubeconfig(),
     };
     let manifests = options.server.manifests.clone();
@@ -305,19 +306,27 @@ struct Access {
     token: ProcessToken,
     /// The file for kubectl.
     kubeconfig: PathBuf,
+    /// True if the command line names this file.
+    is_given: bool,
 }
 
 impl Access {
-    /// Writes the kubeconfig of kubectl. Returns the access of the agent.
+    /// Writes the kubeconfig of kubectl. Returns the access of the agent. If the usual file cannot be written, such as on a full disk,
+    /// Services work without it.
     fn set_up(&self, url: &str) -> anyhow::Result<LocalServer> {
         if !self.has_tls {
             return Ok(LocalServer::of_kubeconfig(Kubeconfig::without_credentials(url).text()));
         }
         let (pki, path) = (Pki::open(&self.pki).context("--data-dir")?, &self.kubeconfig);
         let admin = Kubeconfig::with_certificate(&pki, url, None, Role::Admin, Role::Admin.default_user())?;
-        admin.write(path).with_context(|| {
-            format!("cannot write {}; name another file with --write-kubeconfig", path.display())
-        })?;
+        match admin.write(path) {
+            Err(error) if !self.is_given => {
+                tracing::error!(file = %path.display(), %error, "kubectl gets no new credentials: cannot write its file");
+            }
+            written => written.with_context(|| {
+                format!("cannot write {}; name another file with --write-kubeconfig", path.display())
+            })?,
+        }
         Ok(LocalServer::of_kubeconfig(Kubeconfig::of_process(&pki, url, &self.token)?.text()))
     }
 }

@@ -189,6 +189,10 @@ impl Collector {
     async fn catch_up(&mut self) -> Result<(), portolan_store::CommitError> {
         let revision = self.api.store().refresh().await?;
         while self.feed.through() < revision {
+            if self.api.store().revision() < revision {
+                let reason = "it was replaced by an older one";
+                return Err(portolan_store::CommitError::Unreadable(reason.to_owned()));
+            }
             self.observe();
         }
         Ok(())

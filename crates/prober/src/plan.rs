@@ -150,8 +150,9 @@ impl Plan {
                 for key in &gone {
                     self.remove_slice(key);
                 }
+                // The complete list is the truth, also after the store was replaced by an older one.
                 for slice in all {
-                    self.slice(slice, now);
+                    self.set_slice(slice, now);
                 }
             }
         }
@@ -212,10 +213,14 @@ impl Plan {
 
     fn slice(&mut self, slice: EndpointSlice, now: Duration) {
         let key = slice.metadata.key();
-        if self.slices.get(&key).is_some_and(|entry| entry.is_older(&slice)) {
-            return;
+        if self.slices.get(&key).is_none_or(|entry| !entry.is_older(&slice)) {
+            self.set_slice(slice, now);
         }
+    }
+
+    fn set_slice(&mut self, slice: EndpointSlice, now: Duration) {
         let entry = SliceEntry::new(slice);
+        let key = Arc::clone(&entry.key);
         let service = entry.service.clone();
         let old = self.slices.insert(Arc::clone(&key), entry);
         let old_service = old.as_ref().and_then(|old| old.service.clone());

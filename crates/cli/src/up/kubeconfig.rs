@@ -14,11 +14,15 @@ const OWN_CLUSTER: &str = "portolan";
 /// # Errors
 /// It has others, or it cannot be read.
 pub(super) fn check_replaceable(path: &Path) -> anyhow::Result<()> {
-    if !path.is_file() {
-        // A file that cannot be made is an error of the write.
-        return Ok(());
-    }
     let name = path.display();
+    match fs::metadata(path) {
+        // A file that cannot be made is an error of the write.
+        Err(_) => return Ok(()),
+        Ok(found) if !found.is_file() => {
+            bail!("--write-kubeconfig: {name} is no regular file; name another one");
+        }
+        Ok(_) => {}
+    }
     let text = fs::read(path).with_context(|| format!("--write-kubeconfig: cannot read {name}"))?;
     let others = other_clusters(&String::from_utf8_lossy(&text));
     if !others.is_empty() {
@@ -55,6 +59,8 @@ mod tests {
         fs::write(&file, "clusters: [{name: portolan, cluster: {}}, {name: work, cluster: {server: a}}]")
             .unwrap();
         let error = check_replaceable(&file).unwrap_err().to_string();
+        let device = check_replaceable(Path::new("/dev/null")).unwrap_err().to_string();
+        assert!(device.contains("/dev/null is no regular file"), "{device}");
         assert!(
             error.contains("has other clusters (work)") && error.contains("name another file"),
             "{error}"

@@ -57,6 +57,7 @@ pub struct Keeper {
     folder: Folder,
     files: HashMap<PathBuf, Vec<u8>>,
     feed: Feed,
+    retry: Retry,
 }
 
 impl Keeper {
@@ -75,8 +76,9 @@ impl Keeper {
             files.insert(folder.path.join(file_name(&id)), text);
         }
         let stored: Vec<PathBuf> = folder.files.keys().cloned().collect();
-        let mut keeper = Self { folder, files, feed };
-        keeper.folder.sync(keeper.contents()).await;
+        let mut keeper = Self { folder, files, feed, retry: Retry::default() };
+        let synced = keeper.folder.sync(keeper.contents()).await;
+        keeper.retry.after(synced, false, Instant::now());
         let refused = || keeper.folder.files.iter().filter(|(_, file)| !file.complaints.is_empty());
         let complaints = refused().flat_map(|(_, file)| &file.complaints);
         // Each object is a file with one line.
@@ -106,10 +108,9 @@ impl Keeper {
     }
 
     async fn follow(&mut self) {
-        let mut retry = Retry::default();
         loop {
             // Absolute: changes of the store do not defer it.
-            let due = retry.at().into_iter().chain(self.folder.due()).min();
+            let due = self.retry.at().into_iter().chain(self.folder.due()).min();
             tokio::select! {
                 () = self.feed.changed() => {
                     let seen = self.feed.take();
@@ -119,10 +120,10 @@ impl Keeper {
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
-            let is_retry = retry.is_due(Instant::now());
+            let is_retry = self.retry.is_due(Instant::now());
             self.folder.release(Instant::now());
             let result = self.folder.sync(self.contents()).await;
-            retry.after(result, is_retry, Instant::now());
+            self.retry.after(result, is_retry, Instant::now());
         }
     }
 

@@ -14,7 +14,7 @@ use crate::object::{Conditions, Key};
 pub(super) enum Origin {
     /// It was added while this plan was active. It is not ready before its first answer.
     New,
-    /// It existed before. Its conditions tell how it starts.
+    /// It existed before, unchecked or checked by another server. Its conditions tell how it starts.
     Existing,
 }
 
@@ -32,6 +32,9 @@ impl Plan {
             return;
         }
         self.changes.slices.insert(Arc::clone(key));
+        // Endpoints of a slice without the port of the check were not checked, and may serve.
+        let lacked_port = self.slices.get(key).is_some_and(|entry| entry.lacks_port);
+        let origin = if lacked_port { Origin::Existing } else { origin };
         let addresses = self.addresses(key);
         let Some(entry) = self.slices.get_mut(key) else { return };
         let old = std::mem::take(&mut entry.targets);
@@ -155,7 +158,9 @@ impl Plan {
         let numbers: HashSet<u64> =
             slices.flat_map(|slice| slice.targets.iter().flatten().copied()).collect();
         for number in numbers {
-            self.start(number, false);
+            let is_decided =
+                self.targets.get(&number).is_some_and(|target| target.check.state().is_decided());
+            self.start(number, !is_decided);
         }
     }
 

@@ -265,8 +265,13 @@ fn another_interval_schedules_again() {
     let again = world.plan.take_changes().started;
     assert_eq!(
         (again[0].endpoint, again[0].interval, again[0].soon),
-        (first[0].endpoint, Duration::from_secs(60), false)
+        (first[0].endpoint, Duration::from_secs(60), true),
+        "it has no result yet"
     );
+    world.result("10.0.0.1", true);
+    world.plan.take_changes();
+    world.plan.apply(service(&[("", "tcp"), ("-interval", "2m")]), NOW);
+    assert!(!world.plan.take_changes().started[0].soon);
 }
 
 #[test]
@@ -276,6 +281,36 @@ fn a_slice_without_the_port_is_reported_and_left_alone() {
     world.store(slice("a", &["10.0.0.1", "10.0.0.2"]));
     assert_eq!(world.settle(), [""; 0]);
     assert_eq!(world.reasons(), ["HealthCheckLacksPort"]);
+}
+
+#[test]
+fn endpoints_serve_until_their_first_result_when_the_port_of_the_check_is_corrected() {
+    let mut world = World::new(&[("", "tcp"), ("-port", "admin"), ("-interval", "5m")]);
+    world.store(slice("a", &["10.0.0.1"]));
+    world.settle();
+    world.plan.apply(service(&[("", "tcp"), ("-interval", "5m")]), NOW);
+    let started = world.plan.take_changes().started;
+    assert!(started.last().is_some_and(|last| last.soon), "{started:?}");
+    world.plan.changes.slices.extend(["shop/a".into()]);
+    world.settle();
+    assert_eq!(world.shown("shop/a"), "1..", "its conditions stay");
+    world.result("10.0.0.1", false);
+    world.settle();
+    assert_eq!(world.shown("shop/a"), "1--");
+}
+
+#[test]
+fn a_complete_list_replaces_newer_slices() {
+    let mut world = World::new(&[("", "tcp")]);
+    world.store(slice("a", &["10.0.0.1", "10.0.0.2"]));
+    world.settle();
+    let mut older = slice("a", &["10.0.0.1"]);
+    older["metadata"]["resourceVersion"] = "0".into();
+    let older: EndpointSlice = serde_json::from_value(older).unwrap();
+    world.plan.apply(Input::EndpointSlice(Box::new(older.clone())), NOW);
+    assert_eq!(world.plan.counts().undecided, 2, "a watch that lags");
+    world.plan.apply(Input::EndpointSlices(vec![older]), NOW);
+    assert_eq!(world.plan.counts().undecided, 1, "the store was restored");
 }
 
 #[test]

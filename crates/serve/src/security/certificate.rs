@@ -127,6 +127,11 @@ impl Facts {
         left < life / 3 || now < self.not_before
     }
 
+    /// Returns true if the certificate is valid now.
+    pub(super) fn is_valid(&self, now: SystemTime) -> bool {
+        (self.not_before..=self.not_after).contains(&now)
+    }
+
     /// Returns the number of days until the certificate expires.
     pub(super) fn days_left(&self, now: SystemTime) -> u64 {
         self.not_after.duration_since(now).unwrap_or_default().as_secs() / DAY.as_secs()

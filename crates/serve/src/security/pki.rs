@@ -112,14 +112,31 @@ impl Pki {
             return Ok(pair);
         }
         let pair = self.issue(Purpose::Server { names }, now)?;
-        self.write("server.key", &pair.key)?;
-        self.write("server.crt", &pair.certificate)?;
+        let written =
+            self.write("server.key", &pair.key).and_then(|()| self.write("server.crt", &pair.certificate));
+        if let Err(error) = written {
+            // The disk may be full. A certificate that is valid serves until then.
+            let Some(stored) = self.stored_server(names, |facts| facts.is_valid(now))? else {
+                return Err(error);
+            };
+            tracing::warn!(%error, "the server's certificate cannot be renewed yet");
+            return Ok(stored);
+        }
         tracing::info!(folder = %self.folder.display(), ?names, "a new certificate for the server");
         Ok(pair)
     }
 
-    /// Returns the stored certificate and key of the server if they are usable.
+    /// Returns the stored certificate and key of the server if they are usable, and not due for renewal.
     fn good_server(&self, names: &[String], now: SystemTime) -> Result<Option<Pair>, PkiError> {
+        self.stored_server(names, |facts| !facts.is_old(now))
+    }
+
+    /// Returns the stored certificate and key of the server if they are usable at this time.
+    fn stored_server(
+        &self,
+        names: &[String],
+        is_in_time: impl Fn(&Facts) -> bool,
+    ) -> Result<Option<Pair>, PkiError> {
         let authority = Facts::of_pem(&self.read("ca.crt")?);
         let stored = match (self.read_if_there("server.crt")?, self.read_if_there("server.key")?) {
             (Some(certificate), Some(key)) => Some(Pair { certificate, key }),
@@ -129,7 +146,7 @@ impl Pki {
             let facts = Facts::of_pem(&pair.certificate)?;
             let fits = facts.is_of(&KeyPair::from_pem(&pair.key).ok()?)
                 && names.iter().all(|name| facts.names.contains(name))
-                && !facts.is_old(now)
+                && is_in_time(&facts)
                 && pair.is_of_authority(authority.as_ref()?);
             Some(fits)
         };

@@ -50,8 +50,10 @@ pub(super) enum Owner {
 }
 
 /// Writes a file that only its owner can read, under a temporary name first. After a crash the file has its old or
-/// its new content.
+/// its new content. A symbolic link stays, and the file that it leads to is written. Nothing but a regular file is replaced: a
+/// device would be gone.
 pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
+    let path = &replaced(path)?;
     let temporary = temporary(path);
     // Removes a temporary file that a crash has left.
     match fs::remove_file(&temporary) {
@@ -74,6 +76,19 @@ pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
     match path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         Some(folder) => File::open(folder)?.sync_all(),
         None => Ok(()),
+    }
+}
+
+/// Returns the file that a write to this path replaces.
+fn replaced(path: &Path) -> io::Result<PathBuf> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
+        Err(error) => Err(error),
+        Ok(found) if found.is_file() => Ok(path.to_owned()),
+        Ok(_) => {
+            check_regular(&fs::metadata(path)?)?;
+            fs::canonicalize(path)
+        }
     }
 }
 
@@ -118,6 +133,24 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
         assert_eq!(stamp(&folder.path().join("other")), None);
+    }
+
+    #[test]
+    fn nothing_but_a_regular_file_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let [fifo, file, link, dangling] =
+            ["fifo", "file", "link", "dangling"].map(|name| folder.path().join(name));
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        std::os::unix::fs::symlink("missing", &dangling).unwrap();
+        for path in [&fifo, &dangling, folder.path()] {
+            write(path, "new", Owner::Writer).unwrap_err();
+        }
+        assert!(!fs::metadata(&fifo).unwrap().is_file());
+        write(&link, "new", Owner::Writer).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     }
 
     #[test]
