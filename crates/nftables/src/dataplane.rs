@@ -160,8 +160,8 @@ impl Nftables {
     }
 
     fn commit_plan(&mut self, plan: Plan) -> Result<Commit, Error> {
-        let mut commit = self.commit_alone(&plan.earlier)?;
-        commit.add(&self.commit_main(&plan)?);
+        let mut commit = self.commit_first(&plan)?;
+        commit.add(&self.commit_alone(&plan.elements)?);
         commit.add(&self.commit_alone(&plan.later)?);
         let layout = self.planner.layout();
         commit.messages.extend(preview::first_of_plan(layout, &plan));
@@ -169,8 +169,8 @@ impl Nftables {
         Ok(commit)
     }
 
-    /// Commits what a plan writes with its objects.
-    fn commit_main(&mut self, plan: &Plan) -> Result<Commit, Error> {
+    /// Commits the objects of a plan, and the elements that come first.
+    fn commit_first(&mut self, plan: &Plan) -> Result<Commit, Error> {
         let settings = self.planner.settings.clone();
         let Layout { target, has_source_ranges, .. } = self.planner.layout();
         let layout = Layout { settings: &settings, target, has_source_ranges };
@@ -198,11 +198,12 @@ impl Nftables {
             encode::class(&mut transaction, layout, number, class);
             self.keep(&class.to_string());
         }
-        Ok(Commit { objects, ..self.write(transaction, &plan.elements)? })
+        Ok(Commit { objects, ..self.write(transaction, &plan.earlier)? })
     }
 
-    /// Commits what comes before or after the rest of a change. If the second of two transactions fails, the kernel has source
-    /// ranges that are not checked, or refusals and what is in their place. The comparison that follows a failure mends it.
+    /// Commits elements. If a later one of several transactions fails, the kernel has more than it needs: chains that nothing leads
+    /// to, source ranges that are not checked, refusals and what is in their place, or endpoints. The comparison that follows a
+    /// failure mends it.
     fn commit_alone(&mut self, elements: &Changeset) -> Result<Commit, Error> {
         if elements.is_empty() {
             return Ok(Commit::default());

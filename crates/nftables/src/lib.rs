@@ -60,9 +60,9 @@
 //!
 //! The first load is written in pieces of some thousand Service ports, so that neither memory nor the time under the
 //! kernel's lock grows with the cluster. The base chains come last: without them the table does nothing, so
-//! everything takes effect at once. Every later change is one transaction, and so is the result of every comparison. If refusals
-//! end because endpoints have come, there is a second one: until then the kernel has both. Source ranges come before their check,
-//! and go after it (module `order`).
+//! everything takes effect at once. Every later change is one transaction, and so is the result of every comparison. What
+//! a packet may meet in between has transactions of its own (module `order`): new chains, the ends of refusals, source ranges and
+//! endpoints that move.
 //! Only if the send buffer cannot grow (in a user namespace) is a large transaction split.
 //!
 //! The kernel notifies us of changes by other programs ([`DriftWatch`](portolan_engine::drift::DriftWatch)). The subscription starts after the first

@@ -1,4 +1,4 @@
-//! Which parts of a change are transactions of their own: the ends of refusals, and source ranges.
+//! Which parts of a change are transactions of their own, because packets meet the kernel's objects one after the other.
 //!
 //! # The ends of refusals
 //!
@@ -32,6 +32,19 @@
 //! they stay together, and until that kernel an allowed client of such a frontend can be dropped during the commit. So it is with
 //! ranges that a comparison adds: it is one transaction, because the kernel has to refuse it if another program has committed.
 //!
+//! # New chains, and endpoints under other keys
+//!
+//! The kernel takes the rules of all chains that a packet meets in one hook from the generation in which the packet entered the
+//! hook (`nft_do_chain`). It looks up elements in the current generation. So a packet that entered before a commit may find an
+//! element of after it. Therefore
+//!
+//! - new chains are written before the elements that lead to them: in the former generation, a new chain is empty,
+//! - endpoints that a Service port finds by other keys now are deleted after the frontends that lead to the former keys: other
+//!   session affinity or another policy moves them.
+//!
+//! An endpoint that goes needs no order: the rules look up another one then. A comparison writes chains and elements in one
+//! transaction.
+//!
 //! Nothing waits between transactions. A packet that stays between its hooks while two are committed meets neither: another program
 //! holds it (`NFQUEUE`), or the processor that handles it is paused, as a virtual one may be.
 //!
@@ -44,7 +57,8 @@ use portolan_model::{Forwarding, Frontend};
 
 use super::changeset::Changeset;
 use super::content;
-use super::element::{Data, Element, Key, Set, frontend_of_range};
+use super::element::{Data, Element, Key, Set, frontend_of_range, read_number};
+use super::value::{LOCAL_OFFSET, Value};
 
 /// The sets whose elements refuse or drop. Each has the sets that may take its place and that packets meet before: drops come
 /// before rejections.
@@ -113,6 +127,63 @@ pub(crate) fn take_last_ranges(changes: &mut Changeset, later: &mut Changeset) {
     let ended: HashSet<Vec<u8>> = ended.filter(|key| !stays.contains(key)).map(<[u8]>::to_vec).collect();
     let is_last = |range: &[u8]| ended.contains(frontend_of_range(range));
     changes.move_deletions(Set::SourceRanges, later, is_last);
+}
+
+/// Takes the endpoints of Service ports that find theirs by other keys after a change out of it, and adds them to the transaction
+/// after it.
+pub(crate) fn take_moved_endpoints(changes: &mut Changeset, later: &mut Changeset) {
+    let moved = moved(changes);
+    if moved.is_empty() {
+        return;
+    }
+    let sets = [Set::Endpoints, Set::AffinityChoices, Set::AffinityEndpoints, Set::AffinityLocalEndpoints];
+    for set in sets {
+        let stay: HashSet<Vec<u8>> = changes.additions(set).map(|operation| operation.key.to_vec()).collect();
+        let is_moved = |key: &[u8]| {
+            let range = match set {
+                Set::AffinityEndpoints => of_slot(key).map(|id| (id, false)),
+                Set::AffinityLocalEndpoints => of_slot(key).map(|id| (id, true)),
+                _ => of_index(key).map(|(id, index)| (id, index >= LOCAL_OFFSET)),
+            };
+            range.is_some_and(|range| moved.contains(&range)) && !stay.contains(key)
+        };
+        changes.move_deletions(set, later, is_moved);
+    }
+}
+
+/// Returns the ids whose cluster endpoints, or with `true` local endpoints, lose their first key although a frontend still leads to
+/// the id.
+fn moved(changes: &Changeset) -> HashSet<(u32, bool)> {
+    let mut moved = HashSet::new();
+    for set in [Set::Endpoints, Set::AffinityChoices] {
+        let deleted = changes.deletions(set).map(|operation| operation.key);
+        let first = deleted.filter(|key| of_index(key).is_some_and(|(_, index)| index % LOCAL_OFFSET == 0));
+        let mut first: HashSet<&[u8]> = first.collect();
+        if first.is_empty() {
+            continue;
+        }
+        for operation in changes.additions(set) {
+            first.remove(operation.key);
+        }
+        moved.extend(first.into_iter().filter_map(of_index).map(|(id, index)| (id, index >= LOCAL_OFFSET)));
+    }
+    if !moved.is_empty() {
+        let frontends = [Set::Services, Set::NodePorts].into_iter().flat_map(|set| changes.additions(set));
+        let used: HashSet<u32> = frontends.filter_map(|operation| of_slot(operation.data)).collect();
+        moved.retain(|(id, _)| used.contains(id));
+    }
+    moved
+}
+
+/// Returns the id and the index of a key.
+fn of_index(key: &[u8]) -> Option<(u32, u32)> {
+    let (id, index) = key.split_at_checked(4)?;
+    Some((of_slot(id)?, read_number(index)?))
+}
+
+/// Returns the id of a slot, or of a frontend's value.
+fn of_slot(bytes: &[u8]) -> Option<u32> {
+    read_number(bytes).map(|value| Value(value).id())
 }
 
 fn ends_of(refusals: &BTreeSet<(Set, Key)>) -> Changeset {

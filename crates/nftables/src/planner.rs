@@ -21,10 +21,10 @@ use portolan_engine::dataplane::{Extent, Refusal};
 /// The content of a transaction, and of those before and after it if their [order] matters.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The transaction before it: new source ranges.
+    /// The transaction before it, with new chains: new source ranges.
     pub(crate) earlier: Changeset,
     pub(crate) elements: Changeset,
-    /// The transaction after it: the ends of refusals that the elements replace, and source ranges whose check ends.
+    /// The transaction after it: what goes and may still be looked up.
     pub(crate) later: Changeset,
     /// Classes whose chains have yet to be created, with their numbers.
     pub(crate) classes: Vec<(u16, Class)>,
@@ -41,6 +41,7 @@ impl Plan {
         self.earlier = order::take_first_ranges(&mut self.elements);
         self.later = order::take_replaced_refusals(&mut self.elements, wanted);
         order::take_last_ranges(&mut self.elements, &mut self.later);
+        order::take_moved_endpoints(&mut self.elements, &mut self.later);
     }
 
     /// Returns all elements, in the order of writing.

@@ -37,7 +37,7 @@ pub(super) type Pause<'a, E> = &'a mut dyn FnMut(&mut Planner, &mut View) -> Res
 #[derive(Debug)]
 pub(super) struct Difference {
     pub(super) elements: Changeset,
-    /// The transaction after it: the ends of refusals that the elements replace, and source ranges whose check ends.
+    /// The transaction after it: what goes and may still be looked up.
     pub(super) later: Changeset,
     pub(super) plan: Plan,
     /// True if the table is created anew: it does not exist, or parts differ that cannot be changed in place.
@@ -301,7 +301,7 @@ fn wanted<'a>(
 }
 
 /// Takes out of the elements what goes in the transaction after them: the ends of refusals that they replace, also of the table that
-/// is in the place of a new one, and source ranges whose check ends.
+/// is in the place of a new one, and what may still be looked up.
 fn later(elements: &mut Changeset, table: &Table, view: &View, rebuild: bool) -> Changeset {
     let wanted = || wanted(table, view).map(|(_, forwarding)| forwarding);
     if rebuild {
@@ -310,6 +310,7 @@ fn later(elements: &mut Changeset, table: &Table, view: &View, rebuild: bool) ->
     } else {
         let mut later = order::take_replaced_refusals(elements, wanted);
         order::take_last_ranges(elements, &mut later);
+        order::take_moved_endpoints(elements, &mut later);
         later
     }
 }

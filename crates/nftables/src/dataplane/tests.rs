@@ -125,8 +125,8 @@ impl Running {
     fn apply(&mut self, changes: Vec<Change>, pause: impl FnOnce()) {
         let changes = self.table.take(changes, []);
         let plan = self.nftables.planner.plan(&changes.forwardings);
-        self.nftables.commit_alone(&plan.earlier).unwrap();
-        self.nftables.commit_main(&plan).unwrap();
+        self.nftables.commit_first(&plan).unwrap();
+        self.nftables.commit_alone(&plan.elements).unwrap();
         pause();
         self.nftables.commit_alone(&plan.later).unwrap();
     }
@@ -220,7 +220,8 @@ fn what_a_crash_or_an_error_between_two_transactions_leaves_is_mended_by_a_compa
             let plan = nftables.planner.plan(&table.take(with, []).forwardings);
             let kept = plan.later.len();
             assert!(kept > 0 && !plan.elements.is_empty());
-            nftables.commit_main(&plan).unwrap();
+            nftables.commit_first(&plan).unwrap();
+            nftables.commit_alone(&plan.elements).unwrap();
             if is_crash {
                 nftables = Nftables::open(settings.clone()).unwrap();
             } else {
@@ -246,14 +247,15 @@ fn what_a_crash_or_an_error_between_two_transactions_leaves_is_mended_by_a_compa
 }
 
 #[test]
-fn both_transactions_are_our_own_writes() {
+fn all_transactions_are_our_own_writes() {
     for family in Family::BOTH {
         let (settings, without, with) = without_network(family);
         in_new_network_namespace(|| {
             let Running { mut nftables, mut table } = Running::start(&settings, without.clone());
             let mut watch = DriftWatch::open(vec![nftables.own()]).unwrap();
             let mut generation = watch.generation();
-            for (changes, transactions) in [(with, 2), (without, 1)] {
+            // Chains, elements, and the ends of refusals.
+            for (changes, transactions) in [(with, 3), (without, 1)] {
                 let changes = table.take(changes, []);
                 nftables.apply(&table, &changes).unwrap();
                 assert_eq!(watch.drifted().unwrap(), []);

@@ -334,15 +334,15 @@ impl<'a> Writing<'a> {
         let mut classes = begin(self.socket, self.view);
         self.encode_classes(&mut classes);
         let fits = all <= SEQUENCE_ROOM as usize
-            && self.fits(0, earlier)?
-            && self.fits(classes.len(), elements)?
+            && self.fits(classes.len(), earlier)?
+            && self.fits(0, elements)?
             && self.fits(0, later)?;
         if !fits {
             return Ok(None);
         }
         let (place, counters) = (self.planner.layout().place(), self.planner.settings.counters);
         let mut is_first = true;
-        for (elements, has_classes) in [(earlier, false), (elements, true), (later, false)] {
+        for (elements, has_classes) in [(earlier, true), (elements, false), (later, false)] {
             let mut transaction = begin(self.socket, self.view);
             if has_classes {
                 self.encode_classes(&mut transaction);

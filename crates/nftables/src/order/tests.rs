@@ -9,14 +9,12 @@ use portolan_wire::nftables::{NftablesEvent, Transaction};
 use proptest::prelude::*;
 
 use super::super::class::Class;
-use super::super::element::read_number;
 use super::super::encode;
 use super::super::planner::Planner;
 use super::super::planner::tests::{Edited, settings};
 use super::super::readback::View;
 use super::super::resync::Difference;
 use super::super::skeleton;
-use super::super::value::Value;
 use super::*;
 
 /// The data of each element, by set and key.
@@ -344,7 +342,7 @@ fn put(service: &str, host: u8, cluster: &[IpAddr], local: &[IpAddr]) -> Change 
 }
 
 #[test]
-fn only_a_refusal_with_something_in_its_place_ends_in_a_second_transaction() {
+fn only_what_packets_may_still_look_for_goes_in_a_second_transaction() {
     let [near, far] = [ip(244, 1), ip(244, 2)];
     for how in [How::Plan, How::Comparison] {
         let mut written = Written::new(
@@ -359,7 +357,8 @@ fn only_a_refusal_with_something_in_its_place_ends_in_a_second_transaction() {
             ("the last endpoint goes", vec![put("web", 1, &[], &[])], 1),
             ("other endpoints change", vec![put("other", 2, &[near, far], &[near])], 1),
             ("the first endpoint comes, on this node", vec![put("web", 1, &[near], &[near])], 2),
-            ("the last local endpoint goes", vec![put("web", 1, &[far], &[])], 1),
+            // Packets may still look for it.
+            ("the last local endpoint goes", vec![put("web", 1, &[far], &[])], 2),
             ("the last endpoint goes", vec![put("web", 1, &[], &[])], 1),
             ("the Service goes", vec![gone(put("web", 1, &[], &[]))], 1),
             ("it comes back without endpoints", vec![put("web", 1, &[], &[])], 1),
@@ -417,4 +416,40 @@ fn source_ranges_come_before_their_check_and_go_after_it() {
         assert_eq!(written.write(&ranged(ranges), How::Plan), transactions, "{what}");
         assert_eq!(written.generations.without_ranges(), BTreeSet::new(), "{what}");
     }
+}
+
+#[test]
+fn endpoints_under_other_keys_are_deleted_after_the_frontends_that_led_to_them() {
+    let near = ip(244, 1);
+    let with = |affinity: Option<u32>, policy: ExternalPolicy, cluster: &[IpAddr]| {
+        let local: &[IpAddr] = if policy == ExternalPolicy::Local { &[near] } else { &[] };
+        let change = put("web", 1, cluster, local);
+        let forwarding = change.new.as_deref().cloned().unwrap();
+        let new = Forwarding { affinity, external_policy: policy, ..forwarding };
+        [Change { new: Some(Arc::new(new)), ..change }]
+    };
+    let (local, cluster) = (ExternalPolicy::Local, ExternalPolicy::Cluster);
+    let [two, three] = [vec![near, ip(244, 2)], vec![near, ip(244, 2), ip(244, 3)]];
+    let mut written = Written::new(settings(Family::Ipv4), &with(None, local, &two));
+    for (what, change, transactions) in [
+        ("session affinity begins", with(Some(60), local, &two), 2),
+        ("session affinity ends", with(None, local, &two), 2),
+        ("an endpoint comes", with(None, local, &three), 1),
+        ("an endpoint goes", with(None, local, &two), 1),
+        ("local endpoints are not used any more", with(None, cluster, &two), 2),
+    ] {
+        assert_eq!(written.write(&change, How::Plan), transactions, "{what}");
+        let generations = &written.generations.elements;
+        let endpoints = |generation: usize| {
+            let of_sets = [Set::Endpoints, Set::AffinityChoices];
+            let keys = generations[generation].keys().filter(|(set, _)| of_sets.contains(set));
+            keys.cloned().collect::<BTreeSet<_>>()
+        };
+        if transactions == 2 {
+            assert!(endpoints(0).is_subset(&endpoints(1)), "{what}");
+        }
+    }
+    let gone = put("web", 1, &[], &[]);
+    let gone = Change { old: gone.new, new: None, ..gone };
+    assert_eq!(written.write(&[gone], How::Plan), 1, "nothing leads to its id");
 }

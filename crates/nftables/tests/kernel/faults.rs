@@ -173,7 +173,9 @@ fn a_change_while_the_table_is_in_doubt_is_not_lost() {
 
 #[test]
 fn a_refused_commit_changes_nothing_and_the_next_comparison_mends_it() {
-    for family in Family::BOTH {
+    // There are chains for three endpoints, and none for five. Those are written first.
+    let cases = Family::BOTH.into_iter().flat_map(|family| [(family, 3, 0), (family, 5, 1)]);
+    for (family, endpoints, transactions) in cases {
         in_namespace(|| {
             let state = every_kind(family);
             let mut nftables = programmed(settings(family), &state);
@@ -181,9 +183,12 @@ fn a_refused_commit_changes_nothing_and_the_next_comparison_mends_it() {
             nft(&fault(family, element));
             let damaged = Table::read(family);
             let generation_before = generation();
-            let changes = [gone(&state[0]), put("new", cluster_ip(family, 50, [1, 2, 3, 4, 5]))];
+            let changes = [gone(&state[0]), put("new", cluster_ip(family, 50, 1..=endpoints))];
             nftables.apply(&changes).unwrap_err();
-            assert_eq!((Table::read(family), generation()), (damaged, generation_before), "all or nothing");
+            assert_eq!(generation(), generation_before + transactions);
+            if transactions == 0 {
+                assert_eq!(Table::read(family), damaged, "all or nothing");
+            }
             assert!(nftables.resync().unwrap().full);
             let fresh = in_namespace(|| {
                 let mut state: Vec<Change> = state[1..].to_vec();

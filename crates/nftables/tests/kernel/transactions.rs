@@ -120,6 +120,7 @@ fn the_first_service_with_four_endpoints_makes_their_chains() {
         + chain internal-4
         + rule of internal-4
         + classes 0x2 : Goto("internal-4")
+        commit
         - services 10.96.0.1 . protocol 6 . 80 : 0x4001
         + services 10.96.0.1 . protocol 6 . 80 : 0x4002
         + endpoints 0x4000 . 0x3 : 10.244.0.4 . 8080

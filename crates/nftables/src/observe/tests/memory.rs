@@ -61,7 +61,6 @@ impl Written {
         let changes = self.table.take(changes.iter().cloned(), []);
         let plan = self.planner.plan(&changes.forwardings);
         assert!(plan.refused.is_empty());
-        self.commit(Transaction::begin(1, None), &plan.earlier);
         let mut transaction = Transaction::begin(1, None);
         if plan.creates_source_range_check {
             for body in skeleton::source_range_chains(self.planner.layout()) {
@@ -74,7 +73,8 @@ impl Written {
             }
             encode::class(&mut transaction, self.planner.layout(), number, class);
         }
-        self.commit(transaction, &plan.elements);
+        self.commit(transaction, &plan.earlier);
+        self.commit(Transaction::begin(1, None), &plan.elements);
         self.commit(Transaction::begin(1, None), &plan.later);
     }
 
