@@ -60,7 +60,7 @@ pub(crate) fn unusable(address: IpAddr) -> Option<&'static str> {
     } else if link_local {
         Some("may not be in the link-local range (169.254.0.0/16, fe80::/10)")
     } else if link_local_multicast {
-        Some("may not be in the link-local multicast range (224.0.0.0/24, ff02::/16)")
+        Some("may not be in the link-local multicast range (224.0.0.0/24, or ff02::/16 with any flags)")
     } else {
         None
     }

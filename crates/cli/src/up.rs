@@ -16,7 +16,7 @@ mod services;
 
 use std::io::{self, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -240,8 +240,8 @@ fn serve(plan: Plan) -> anyhow::Result<()> {
     reach(address)?;
     let is_stored = runtime.block_on(server.applied_by(due))?;
     let url = listening::url(address, access.has_tls);
-    let local = access.set_up(&url)?;
-    let kubeconfig = access.has_tls.then(|| access.kubeconfig.display().to_string());
+    let (local, kubeconfig) = access.set_up(&url)?;
+    let kubeconfig = kubeconfig.map(|file| file.display().to_string());
     let manifests = manifests.map(|folder| folder.display().to_string());
     let report = Report { node, api, objects, manifests, url, kubeconfig, socket: options.control_socket };
     print(&report.text(is_stored));
@@ -311,15 +311,17 @@ struct Access {
 }
 
 impl Access {
-    /// Writes the kubeconfig of kubectl. Returns the access of the agent. If the usual file cannot be written, such as on a full disk,
-    /// Services work without it.
-    fn set_up(&self, url: &str) -> anyhow::Result<LocalServer> {
+    /// Writes the kubeconfig of kubectl. Returns the access of the agent, and the file if it was written. If the usual file cannot be
+    /// written, such as on a full disk, Services work without it.
+    fn set_up(&self, url: &str) -> anyhow::Result<(LocalServer, Option<&Path>)> {
         if !self.has_tls {
-            return Ok(LocalServer::of_kubeconfig(Kubeconfig::without_credentials(url).text()));
+            return Ok((LocalServer::of_kubeconfig(Kubeconfig::without_credentials(url).text()), None));
         }
         let (pki, path) = (Pki::open(&self.pki).context("--data-dir")?, &self.kubeconfig);
         let admin = Kubeconfig::with_certificate(&pki, url, None, Role::Admin, Role::Admin.default_user())?;
-        match admin.write(path) {
+        let written = admin.write(path);
+        let is_written = written.is_ok();
+        match written {
             Err(error) if !self.is_given => {
                 tracing::error!(file = %path.display(), %error, "kubectl gets no new credentials: cannot write its file");
             }
@@ -327,7 +329,8 @@ impl Access {
                 format!("cannot write {}; name another file with --write-kubeconfig", path.display())
             })?,
         }
-        Ok(LocalServer::of_kubeconfig(Kubeconfig::of_process(&pki, url, &self.token)?.text()))
+        let local = LocalServer::of_kubeconfig(Kubeconfig::of_process(&pki, url, &self.token)?.text());
+        Ok((local, is_written.then_some(path.as_path())))
     }
 }
 

@@ -261,8 +261,8 @@ pub trait Dataplane {
     /// Returns the mode, the place and the names.
     fn about(&self) -> About;
 
-    /// Writes the changes, as one transaction if the kernel has transactions. Refusals may end in a later one: a packet that is on
-    /// its way has to meet them or what has taken their place.
+    /// Writes the changes, as one transaction if the kernel has transactions. What packets on their way may look for comes in an
+    /// earlier one, or goes in a later one.
     ///
     /// The cost must be that of the changes. Service ports that cannot be programmed are left out and listed in
     /// [`Commit::refused`]; they are no error. A data plane that cannot write only the changes may compare everything,

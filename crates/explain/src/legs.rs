@@ -227,7 +227,9 @@ fn to_loopback(packet: &Packet) -> Packet {
 
 fn from_loopback(packet: &Packet) -> Packet {
     let (input, output) = (Some(vec![LOOPBACK.to_owned()]), Some(Vec::new()));
-    Packet { input, output, from_elsewhere: false, to_elsewhere: false, ..packet.clone() }
+    // It was masqueraded when it left.
+    let source = packet.source.filter(|_| !packet.leaves_masqueraded);
+    Packet { input, output, source, from_elsewhere: false, to_elsewhere: false, ..packet.clone() }
 }
 
 /// Describes the packet with this destination.

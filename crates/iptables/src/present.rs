@@ -140,8 +140,8 @@ impl Present {
     }
 
     /// Returns the restore that removes this mode's chains and the jumps to them, except for chains that are `kept`.
-    /// What kubelet shares stays. A chain that rules of other programs lead to stays, too, without its rules; if one of these is a
-    /// chain of a Service, all chains of Services stay with their rules. Empty if there is nothing to remove.
+    /// What kubelet shares stays. A chain that rules of other programs lead to stays, too, without its rules. `KUBE-MARK-MASQ` stays
+    /// with its rules then, and if it is a chain of a Service, all chains of Services do. Empty if there is nothing to remove.
     pub(super) fn removal(&self, kept: impl Fn(&str, &str) -> bool) -> String {
         let mut text = String::new();
         for table in [IptablesTable::Filter, IptablesTable::Nat, IptablesTable::Mangle] {

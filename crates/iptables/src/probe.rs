@@ -88,8 +88,11 @@ impl Programs {
             Err(error @ Error::Failed { status, .. }) if status.code().is_some() => {
                 self.restore(|out| try_rules(out, table, [PLAIN]))?;
                 // Another process may have removed the chain of its own trial meanwhile.
-                let again = self.restore(|out| try_rules(out, table, [rule]));
-                Ok(again.is_err().then_some(error))
+                match self.restore(|out| try_rules(out, table, [rule])) {
+                    Ok(_) => Ok(None),
+                    Err(Error::Failed { status, .. }) if status.code().is_some() => Ok(Some(error)),
+                    Err(again) => Err(again),
+                }
             }
             Err(error) => Err(error),
         }

@@ -42,13 +42,13 @@
 //! - endpoints that a Service port finds by other keys now are deleted after the frontends that lead to the former keys: other
 //!   session affinity or another policy moves them.
 //!
-//! An endpoint that goes needs no order: the rules look up another one then. A comparison writes chains and elements in one
-//! transaction.
+//! An endpoint that goes needs no order as long as others stay: the rules look up another one then. A comparison writes chains and
+//! elements in one transaction.
 //!
 //! Nothing waits between transactions. A packet that stays between its hooks while two are committed meets neither: another program
 //! holds it (`NFQUEUE`), or the processor that handles it is paused, as a virtual one may be.
 //!
-//! Pure. It must not know ids, classes and the kernel.
+//! Pure. It must not know classes and the kernel.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;

@@ -294,6 +294,16 @@ fn the_status_can_be_written_when_the_ranges_have_changed() {
     assert_eq!(written["spec"]["clusterIPs"], dual["spec"]["clusterIPs"]);
     let refused = write(Part::Main, &json!({"metadata": {"labels": {"a": "b"}}})).unwrap_err();
     assert!(refused.to_string().contains("spec.ipFamilyPolicy"), "{refused}");
+    // One of before dual stack has no families.
+    let old = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "b", "namespace": "default", "uid": "v"},
+        "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.6", "sessionAffinity": "None",
+            "ports": [{"port": 80, "protocol": "TCP", "targetPort": 80, "nodePort": 30_081}]}});
+    store(&api, Resource::Service, &old);
+    let patch = status.as_object().unwrap().clone();
+    let written = api.blocking().merge_patch(target("b"), Part::Status, patch, WriteOptions::default());
+    let written = decoded(&written.unwrap());
+    assert_eq!(written["status"]["loadBalancer"]["ingress"][0]["ip"], "192.0.2.1");
+    assert_eq!(written["spec"]["ipFamilies"], json!(["IPv4"]));
 }
 
 fn patched(api: &Api, resource: Resource, (namespace, name): (&str, &str), patch: &Value) -> WriteResult {

@@ -277,7 +277,7 @@ impl Api {
         let holder = (&owner, matches!(namesake, Namesake::Met));
         let plan = match namesake {
             // The spec is that of the stored object. The configured ranges may have changed since it got its addresses.
-            Namesake::OldStatus(_) => Plan::unchanged(asked.clone()),
+            Namesake::OldStatus(_) => Plan::unchanged(old_spec.clone().unwrap_or_default()),
             _ => ledger.plan(&*self.store, holder, asked.clone(), old_spec.as_ref()).map_err(|errors| {
                 ledger.count_refused(&errors);
                 // Updates are not validated here: the plan would have cleared some of the fields that look wrong.

@@ -437,11 +437,14 @@ fn endpoints_under_other_keys_are_deleted_after_the_frontends_that_led_to_them()
         ("an endpoint comes", with(None, local, &three), 1),
         ("an endpoint goes", with(None, local, &two), 1),
         ("local endpoints are not used any more", with(None, cluster, &two), 2),
+        ("session affinity begins, with local endpoints", with(Some(60), local, &two), 2),
+        ("local endpoints with session affinity are not used any more", with(Some(60), cluster, &two), 2),
     ] {
         assert_eq!(written.write(&change, How::Plan), transactions, "{what}");
         let generations = &written.generations.elements;
         let endpoints = |generation: usize| {
-            let of_sets = [Set::Endpoints, Set::AffinityChoices];
+            let of_sets =
+                [Set::Endpoints, Set::AffinityChoices, Set::AffinityEndpoints, Set::AffinityLocalEndpoints];
             let keys = generations[generation].keys().filter(|(set, _)| of_sets.contains(set));
             keys.cloned().collect::<BTreeSet<_>>()
         };

@@ -112,14 +112,16 @@ impl Pki {
             return Ok(pair);
         }
         let pair = self.issue(Purpose::Server { names }, now)?;
+        // The disk may be full. A certificate that is valid serves until there is room.
+        let stored = self.stored_server(names, |facts| facts.is_valid(now))?;
         let written =
             self.write("server.key", &pair.key).and_then(|()| self.write("server.crt", &pair.certificate));
         if let Err(error) = written {
-            // The disk may be full. A certificate that is valid serves until then.
-            let Some(stored) = self.stored_server(names, |facts| facts.is_valid(now))? else {
-                return Err(error);
-            };
+            let Some(stored) = stored else { return Err(error) };
             tracing::warn!(%error, "the server's certificate cannot be renewed yet");
+            if self.read("server.key")? != stored.key {
+                self.write("server.key", &stored.key)?;
+            }
             return Ok(stored);
         }
         tracing::info!(folder = %self.folder.display(), ?names, "a new certificate for the server");

@@ -50,10 +50,9 @@ pub(super) enum Owner {
 }
 
 /// Writes a file that only its owner can read, under a temporary name first. After a crash the file has its old or
-/// its new content. A symbolic link stays, and the file that it leads to is written. Nothing but a regular file is replaced: a
-/// device would be gone.
+/// its new content. Nothing but a regular file is replaced: a device would be gone.
 pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
-    let path = &replaced(path)?;
+    let path = &replaced(path, owner)?;
     let temporary = temporary(path);
     // Removes a temporary file that a crash has left.
     match fs::remove_file(&temporary) {
@@ -79,17 +78,27 @@ pub(super) fn write(path: &Path, text: &str, owner: Owner) -> io::Result<()> {
     }
 }
 
-/// Returns the file that a write to this path replaces.
-fn replaced(path: &Path) -> io::Result<PathBuf> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(path.to_owned()),
-        Err(error) => Err(error),
-        Ok(found) if found.is_file() => Ok(path.to_owned()),
-        Ok(_) => {
-            check_regular(&fs::metadata(path)?)?;
-            fs::canonicalize(path)
-        }
+/// Returns the file that a write to this path replaces. A symbolic link stays, and the file that it leads to is replaced, unless the
+/// owner of the folder may have made the link: root would replace a file of another user then, so the link is replaced.
+fn replaced(path: &Path, owner: Owner) -> io::Result<PathBuf> {
+    let found = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(path.to_owned()),
+        found => found?,
+    };
+    if found.is_symlink() && owner == Owner::Writer {
+        let target = fs::metadata(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                io::Error::new(error.kind(), "this symbolic link leads to no file; remove it")
+            }
+            _ => error,
+        })?;
+        check_regular(&target)?;
+        return fs::canonicalize(path);
     }
+    if !found.is_symlink() {
+        check_regular(&found)?;
+    }
+    Ok(path.to_owned())
 }
 
 /// Gives a file that root has created to the owner of its folder. Files that an administrator creates in the folder
@@ -150,6 +159,9 @@ mod tests {
         assert!(!fs::metadata(&fifo).unwrap().is_file());
         write(&link, "new", Owner::Writer).unwrap();
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        write(&link, "newer", Owner::Folder).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_file(), "the link is replaced");
         assert_eq!(fs::read_to_string(&file).unwrap(), "new");
     }
 
