@@ -281,8 +281,7 @@ impl<'a> Walk<'a, '_> {
         }
         let is_nat = self.base.base.is_some_and(|base| base.nat);
         if owner == Owner::KubeProxy && self.packet.of_service && !is_nat && to != FORWARD {
-            // It accepts no packet of a Service, only those to health-check node ports. Which ones it drops or refuses is not a question
-            // here.
+            // It accepts packets to health-check node ports, and none of a Service. What it drops or refuses follows from the Services.
             return End::Returned;
         }
         if owner.knows_services() {

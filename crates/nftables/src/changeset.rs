@@ -110,11 +110,6 @@ impl Changeset {
         self.delete(element.set, &element.key, element.key_end.as_ref());
     }
 
-    /// Keeps the deletions of a set whose key passes the test.
-    pub(crate) fn retain_deletions(&mut self, set: Set, is_kept: impl Fn(&[u8]) -> bool) {
-        self.split(set, false, |operation| is_kept(operation.key));
-    }
-
     /// Moves the deletions of a set whose key passes the test to another changeset.
     pub(crate) fn move_deletions(&mut self, set: Set, to: &mut Self, is_moved: impl Fn(&[u8]) -> bool) {
         for entry in self.split(set, false, |operation| !is_moved(operation.key)) {

@@ -1,7 +1,5 @@
 //! Encodes changesets and chains as netlink messages of a transaction.
 
-use std::collections::HashSet;
-
 use portolan_wire::nftables::expr::Counter;
 use portolan_wire::nftables::{
     CATCH_ALL, DataRef, ElementRef, ElementsOperation, IfExists, Transaction, UserData, Verdict,
@@ -10,7 +8,7 @@ use portolan_wire::nftables::{
 use super::chain::{ChainBody, FamilyTable};
 use super::changeset::{Changeset, Operation};
 use super::class::{Balance, Class};
-use super::element::{Set, frontend_of_range};
+use super::element::Set;
 use super::layout::Layout;
 use super::skeleton;
 use super::value::Value;
@@ -109,37 +107,21 @@ pub(super) fn elements_in_parts(
 fn coming(changes: &Changeset, set: Set) -> Vec<(bool, Operation<'_>)> {
     if set == Set::SourceRanges {
         // Old and new ranges of a frontend may overlap under different keys.
-        let ended = ended_checks(changes);
-        let mut operations = changes.deletions_first(set);
-        operations.retain(|(addition, range)| *addition || !is_of(&ended, range));
-        return operations;
+        return changes.deletions_first(set);
     }
     let operations = changes.in_key_order(set);
     let with_addition = by_key(&operations).filter(|same_key| same_key.iter().any(|(addition, _)| *addition));
     with_addition.flatten().copied().collect()
 }
 
-/// Returns the deletions of a set without an addition of the same key. The ranges of a frontend go after its check, which would
-/// drop every client without them.
+/// Returns the deletions of a set without an addition of the same key.
 fn going(changes: &Changeset, set: Set) -> Vec<(bool, Operation<'_>)> {
     if set == Set::SourceRanges {
-        let ended = ended_checks(changes);
-        let ranges = changes.deletions(set).filter(|range| is_of(&ended, range));
-        return ranges.map(|range| (false, range)).collect();
+        return Vec::new();
     }
     let operations = changes.in_key_order(set);
     let alone = by_key(&operations).filter(|same_key| same_key.iter().all(|(addition, _)| !addition));
     alone.flatten().copied().collect()
-}
-
-/// Returns the keys of the frontends whose sources are not checked any more.
-fn ended_checks(changes: &Changeset) -> HashSet<&[u8]> {
-    going(changes, Set::FirewallIps).into_iter().map(|(_, operation)| operation.key).collect()
-}
-
-/// Returns true if a source range belongs to one of these frontends.
-fn is_of(frontends: &HashSet<&[u8]>, range: &Operation<'_>) -> bool {
-    frontends.contains(frontend_of_range(range.key))
 }
 
 /// Returns the operations of each key together.

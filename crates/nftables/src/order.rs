@@ -80,13 +80,12 @@ where
 {
     let deleted = |set: Set| changes.deletions(set).filter_map(|operation| Key::from_kernel(operation.key));
     let replaced = replaced(changes, deleted, wanted);
-    for (set, _) in REFUSALS {
-        let is_kept = |key: &[u8]| Key::from_kernel(key).is_none_or(|key| !replaced.contains(&(set, key)));
-        if !replaced.is_empty() {
-            changes.retain_deletions(set, is_kept);
-        }
+    let mut later = Changeset::default();
+    for (set, _) in REFUSALS.into_iter().filter(|_| !replaced.is_empty()) {
+        let ends = |key: &[u8]| Key::from_kernel(key).is_some_and(|key| replaced.contains(&(set, key)));
+        changes.move_deletions(set, &mut later, ends);
     }
-    ends_of(&replaced)
+    later
 }
 
 /// Adds the refusals of a table that is created anew to the new table, as far as the change puts something in their place.
@@ -100,11 +99,12 @@ where
     I: IntoIterator<Item = Arc<Forwarding>>,
     K: IntoIterator<Item = Key>,
 {
-    let replaced = replaced(changes, former, wanted);
-    for &(set, key) in &replaced {
+    let mut later = Changeset::default();
+    for (set, key) in replaced(changes, former, wanted) {
         changes.add(&Element { set, key, key_end: None, data: Data::EMPTY }, "");
+        later.delete(set, &key, None);
     }
-    ends_of(&replaced)
+    later
 }
 
 /// Takes the source ranges that come out of a change, except for those of frontends of which ranges go. They are the transaction
@@ -184,14 +184,6 @@ fn of_index(key: &[u8]) -> Option<(u32, u32)> {
 /// Returns the id of a slot, or of a frontend's value.
 fn of_slot(bytes: &[u8]) -> Option<u32> {
     read_number(bytes).map(|value| Value(value).id())
-}
-
-fn ends_of(refusals: &BTreeSet<(Set, Key)>) -> Changeset {
-    let mut later = Changeset::default();
-    for (set, key) in refusals {
-        later.delete(*set, key, None);
-    }
-    later
 }
 
 /// Returns those of the refusals that end whose frontends the change adds to another set.

@@ -30,9 +30,10 @@ pub(super) fn ensure(settings: &Settings) -> Result<usize, SocketError> {
     Ok(route + rule)
 }
 
-/// Removes policy rules with another mark or protocol than the wanted one, and then writes the wanted one if the kernel took another
-/// one for it: it ignores the protocol.
-/// Returns how many objects were removed or written. Packets that are captured with another mark need their rule.
+/// Removes policy rules with another mark or protocol than the wanted one. Returns how many objects were removed or written.
+///
+/// Packets that are captured with another mark need the rule for it until then. If a rule differs in its protocol only, the kernel does
+/// not add the wanted one beside it. So the wanted one is added again after the removal.
 pub(super) fn remove_others(settings: &Settings) -> Result<usize, SocketError> {
     let mut socket = Socket::open(Protocol::Route)?;
     let wanted = rule(settings);

@@ -2,7 +2,6 @@ use portolan_api::{ApiConfig, DeleteOptions};
 
 use super::*;
 
-pub(super) mod log;
 mod order;
 
 const DIR: &str = "/manifests";

@@ -1,12 +1,11 @@
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use portolan_wire::nftables::{Data as WireData, NftablesEvent};
 use portolan_wire::{Batch, Frame};
 use proptest::prelude::*;
 
-use super::super::element::{Data, Element, Key, service_key};
-use portolan_model::{Family, Protocol};
+use super::super::element::{Data, Element, Key};
+use portolan_model::Family;
 
 use super::*;
 use crate::layout::TABLE;
@@ -95,44 +94,4 @@ fn every_set_that_changes_has_its_place_among_the_parts() {
     // The kernel's rules fill it.
     all.remove(&Set::Affinity);
     assert_eq!(sets(&PART_ORDER), all);
-}
-
-#[test]
-fn a_check_of_sources_ends_before_its_ranges() {
-    let address = |number: u8| IpAddr::from([192, 0, 2, number]);
-    let frontend = |number: u8| service_key(address(number), Protocol::Tcp, 80);
-    let check =
-        |number| Element { set: Set::FirewallIps, key: frontend(number), key_end: None, data: Data::EMPTY };
-    let range = |number, source: u8| {
-        let [key, end] = [source, source + 9].map(|source| frontend(number).address(address(source)));
-        Element { set: Set::SourceRanges, key, key_end: Some(end), data: Data::EMPTY }
-    };
-    let mut old = vec![check(1), range(1, 10), range(1, 30), check(2), range(2, 10)];
-    let mut new = vec![check(2), range(2, 20)];
-    old.sort_unstable();
-    new.sort_unstable();
-    let mut changes = Changeset::default();
-    changes.difference(&old, &new, "demo/web:http");
-    let parts = elements_in_parts(PLACE, &changes, false, PART_OVERHEAD + 64, || Transaction::begin(1, None));
-    assert!(parts.len() > 2, "{}", parts.len());
-    let mut written = Vec::new();
-    for part in parts {
-        let batch = part.finish().unwrap();
-        for frame in (batch.first_sequence()..batch.next_sequence()).filter_map(|number| batch.frame(number))
-        {
-            if let Ok(NftablesEvent::NewElements(list) | NftablesEvent::DeleteElements(list)) =
-                NftablesEvent::decode(&frame)
-            {
-                let set = Set::from_name(list.set).unwrap();
-                written.extend(list.elements().map(|element| (set, element.unwrap().key.to_vec())));
-            }
-        }
-    }
-    let at = |element: Element| {
-        let key = element.key.as_slice().to_vec();
-        written.iter().position(|written| *written == (element.set, key.clone())).unwrap()
-    };
-    assert!(at(check(1)) < at(range(1, 10)) && at(check(1)) < at(range(1, 30)));
-    assert!(at(range(2, 10)) < at(range(2, 20)), "ranges of one frontend may overlap");
-    assert_eq!(written.len(), 5);
 }

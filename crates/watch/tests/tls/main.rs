@@ -10,7 +10,6 @@
 
 mod certificates;
 mod home;
-mod log;
 mod plugin;
 mod proxies;
 mod rotation;

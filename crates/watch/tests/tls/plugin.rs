@@ -1,5 +1,6 @@
 //! Credentials from exec plug-ins.
 
+use portolan_testkit::Log;
 use portolan_watch::{WatchEvent, Watcher};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, capabilities, capability_is_in_ambient_set,
@@ -11,7 +12,6 @@ use tokio::time;
 
 use crate::certificates::Authority;
 use crate::home::{Home, failure, get};
-use crate::log::Log;
 use crate::server::{DEADLINE, Server};
 
 /// Returns the kubeconfig's user, whose plug-in is in this directory.

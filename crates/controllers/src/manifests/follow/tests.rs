@@ -2,10 +2,11 @@ use std::{fs, os::unix::fs::symlink, process::Command, time::Duration};
 
 use portolan_api::{Api, ApiConfig, DeleteOptions, Target};
 use portolan_schema::json::json;
+use portolan_testkit::Log;
 use tokio::{sync::watch, task::JoinHandle, time};
 
 use super::*;
-use crate::{manifests::tests::log::Log, namespaces::Namespaces};
+use crate::namespaces::Namespaces;
 
 /// Virtual seconds that a change may take. The folder is read by another thread, which needs real time.
 const PATIENCE: usize = 7200;

@@ -213,7 +213,7 @@ async fn what_follows_a_document_that_the_store_refuses_waits_for_it() {
 
 #[tokio::test]
 async fn what_the_store_refuses_is_logged_at_once() {
-    let (log, _guard) = log::Log::listen();
+    let (log, _guard) = portolan_testkit::Log::listen();
     let store = Arc::new(FaultyStore::new(History::default()));
     let shared = Arc::clone(&store) as Arc<dyn Store>;
     let api = Api::open(shared, &ApiConfig::default()).await.unwrap();
