@@ -10,8 +10,14 @@ use crate::files::{self, one_yaml, read, run, tool};
 /// Names, types and labels of all exported metrics. The tests of crate `node` compare the list with the program.
 const GOLDEN_LIST: &str = "crates/node/src/metrics/snapshots/portolan_node__metrics__tests__golden_list.snap";
 
+/// Time series for the alerts, and which alerts fire then.
+const ALERT_TESTS: &str = "crates/cli/tests/deploy/alerts.test.yaml";
+
 /// Labels that Prometheus adds.
 const TARGET_LABELS: [&str; 3] = ["job", "instance", "node"];
+
+/// Labels that the Prometheus operator adds for a `PodMonitor`.
+const POD_LABELS: [&str; 4] = ["namespace", "pod", "container", "endpoint"];
 
 /// Returns the label names of each metric, including the series of histograms.
 fn exported() -> BTreeMap<String, BTreeSet<String>> {
@@ -182,8 +188,53 @@ fn the_alert_about_the_api_server_ignores_what_a_server_lacks() {
 #[test]
 fn the_alerts_fire_when_they_should() {
     let Some(mut promtool) = tool("promtool") else { return };
-    promtool.args(["test", "rules"]).arg(files::path("crates/cli/tests/deploy/alerts.test.yaml"));
+    promtool.args(["test", "rules"]).arg(files::path(ALERT_TESTS));
     run(promtool);
+}
+
+/// Returns the tests of the alerts.
+fn alert_tests() -> Vec<Value> {
+    one_yaml(ALERT_TESTS)["tests"].as_array().unwrap().clone()
+}
+
+#[test]
+fn every_alert_is_tested_while_it_is_silent_and_while_it_fires() {
+    let mut tested = BTreeSet::new();
+    for test in alert_tests() {
+        let [mut silent, mut firing] = [BTreeSet::new(), BTreeSet::new()];
+        for evaluation in test["alert_rule_test"].as_array().unwrap() {
+            let name = evaluation["alertname"].as_str().unwrap().to_owned();
+            let is_silent = evaluation["exp_alerts"].as_array().unwrap().is_empty();
+            if is_silent { &mut silent } else { &mut firing }.insert(name);
+        }
+        tested.extend(silent.intersection(&firing).cloned());
+    }
+    let all: BTreeSet<String> = alerts().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(tested, all);
+}
+
+/// With other labels, an alert could fire in its test and never on a node.
+#[test]
+fn the_series_that_test_the_alerts_have_the_labels_of_the_program() {
+    let exported = exported();
+    let of_targets = BTreeSet::from(TARGET_LABELS.map(str::to_owned));
+    let of_pods = BTreeSet::from(POD_LABELS.map(str::to_owned));
+    let mut metrics = BTreeSet::new();
+    for test in alert_tests() {
+        for series in test["input_series"].as_array().unwrap() {
+            let series = series["series"].as_str().unwrap();
+            let Names { metrics: names, labels } = names(series);
+            let name = names.first().unwrap_or_else(|| panic!("no metric in {series}"));
+            let known = exported.get(name).unwrap_or_else(|| panic!("{series} is not exported"));
+            let own: BTreeSet<String> = &(&labels - &of_targets) - &of_pods;
+            assert!(labels.contains("job") && labels.contains("instance"), "{series}");
+            assert_eq!(own, *known, "{series}");
+            metrics.insert(name.clone());
+        }
+    }
+    let used: BTreeSet<String> =
+        alerts().iter().flat_map(|(_, expression)| names(expression).metrics).collect();
+    assert_eq!(metrics, used);
 }
 
 /// Every program that uses Kubernetes' client library has `rest_client_*`, for example.
