@@ -340,8 +340,7 @@ impl Api {
         change: Change,
         options: WriteOptions,
     ) -> Result<WriteResult, Refused> {
-        let decided =
-            self.write(|ledger| self.decide_change(ledger, target, part, change.clone(), options)).await;
+        let decided = self.write(|ledger| self.decide_change(ledger, target, part, &change, options)).await;
         decided.map(|outcome| outcome.seen_as(target.resource))
     }
 

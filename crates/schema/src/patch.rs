@@ -86,6 +86,12 @@ impl PatchError {
     }
 }
 
+/// Replaces a value by a copy of another. The old one is freed first: both may be large.
+fn replace(old: &mut Value, new: &Value) {
+    *old = Value::Null;
+    old.clone_from(new);
+}
+
 fn shortened(mut message: String) -> String {
     if message.len() > MAX_MESSAGE {
         let end = (0..=MAX_MESSAGE).rev().find(|end| message.is_char_boundary(*end)).unwrap_or(0);

@@ -30,7 +30,7 @@ pub enum Change {
 impl Change {
     /// Returns the object after the change, and the owners of its fields. `keep` is that of [`Apply::onto_keeping`].
     pub(super) fn onto(
-        self,
+        &self,
         resource: Resource,
         part: Part,
         old: &Object,
@@ -40,7 +40,7 @@ impl Change {
         let mut new = match self {
             Self::Replace(object) => object.object()?,
             Self::Patch(patch) => patch.apply(resource, old)?,
-            Self::Apply(apply) => return applied(&apply, part, Some(old), options, keep),
+            Self::Apply(apply) => return applied(apply, part, Some(old), options, keep),
         };
         let owners = if options.keeps_owners {
             Owners::kept(old, &mut new)

@@ -121,7 +121,7 @@ impl Api {
         ledger: &mut Ledger,
         target: Target<'_>,
         part: Part,
-        change: Change,
+        change: &Change,
         options: WriteOptions,
     ) -> Result<Decision, Refused> {
         let resource = target.resource;
@@ -155,7 +155,7 @@ impl Api {
         ledger: &mut Ledger,
         target: Target<'_>,
         part: Part,
-        change: Change,
+        change: &Change,
         options: WriteOptions,
     ) -> Result<Decision, Refused> {
         if let Some(uid) = change.asked_uid() {
@@ -166,7 +166,7 @@ impl Api {
                 (object.object()?, Owners::of_create(options))
             }
             Change::Apply(apply) if part == Part::Main => {
-                patch::applied(&apply, part, None, options, |_, _| {})?
+                patch::applied(apply, part, None, options, |_, _| {})?
             }
             _ => return Err(target.not_found().into()),
         };

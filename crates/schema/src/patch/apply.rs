@@ -6,6 +6,7 @@
 //! manager owns it and the apply would change its value. A null, `false` or empty value in the configuration claims its
 //! field and removes the value. Source of the rules: upstream's `managedfields` and `structured-merge-diff`.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use crate::json::{List, Value};
@@ -16,6 +17,7 @@ use super::{
     managed::{Key, Managers, Operation, Owned, Writer, recorded},
     node::{Form, Node},
     ownership::{Difference, Scope, tracks_metadata},
+    replace,
 };
 use crate::{
     json::{self, Object},
@@ -89,14 +91,7 @@ impl Apply {
         let scope = Scope { resource: self.resource, subresource: writer.subresource };
         scope.check(&self.configuration)?;
         live.map_or(Ok(()), |live| scope.check(live))?;
-        let configuration: Object = self
-            .configuration
-            .iter()
-            .filter(|(name, _)| {
-                scope.tracks(name) || matches!(name.as_str(), "apiVersion" | "kind" | "metadata")
-            })
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
+        let configuration = self.within(scope);
         let nothing = Object::new();
         let before = live.unwrap_or(&nothing);
         let mut managers = Managers::decode_stored(recorded(before));
@@ -139,6 +134,17 @@ impl Apply {
         }
         managers.store(&mut object);
         Ok(object)
+    }
+
+    /// Returns the configuration without the fields that its manager cannot own. It is copied only if it has any, because it may be
+    /// large.
+    fn within(&self, scope: Scope<'_>) -> Cow<'_, Object> {
+        let is_within = |name: &str| scope.tracks(name) || matches!(name, "apiVersion" | "kind" | "metadata");
+        if self.configuration.keys().all(|name| is_within(name)) {
+            return Cow::Borrowed(&self.configuration);
+        }
+        let within = self.configuration.iter().filter(|(name, _)| is_within(name));
+        Cow::Owned(within.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 
     /// Updates the annotation of client-side apply to this configuration, if the object has that annotation.
@@ -242,7 +248,7 @@ fn merge(node: Node, live: &mut Value, applied: &Value) {
     match (live, node.form(applied)) {
         (Value::Object(live), Form::Members(applied)) => merge_members(node, live, applied),
         (Value::Array(live), Form::Elements(applied)) => merge_elements(node, live, &applied),
-        (live, _) => *live = applied.clone(),
+        (live, _) => replace(live, applied),
     }
 }
 

@@ -7,7 +7,7 @@ use std::fmt;
 
 use crate::json::Value;
 
-use super::PatchError;
+use super::{PatchError, replace};
 use crate::json::{MAX_DEPTH, Object, fits_depth, type_name};
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ impl Patching {
             Action::Remove => self.remove(path).map(drop),
             Action::Replace(value) => {
                 self.check_depth(path, value)?;
-                *at(&mut self.document, &path.0)? = value.clone();
+                replace(at(&mut self.document, &path.0)?, value);
                 Ok(())
             }
             Action::Move(from) if from.is_above(path) => Err(Failure::IntoItself),

@@ -1,8 +1,8 @@
 //! JSON merge patch (RFC 7386): null removes a member, objects merge, any other value replaces.
 
-use crate::json::Value;
+use crate::json::{Object, Value};
 
-use crate::json::Object;
+use super::replace;
 
 /// Applies `patch` to `target`.
 pub fn merge(target: &mut Object, patch: &Object) {
@@ -20,9 +20,7 @@ pub fn merge(target: &mut Object, patch: &Object) {
                     merge(inner, patch);
                 }
             }
-            other => {
-                target.insert(name.clone(), other.clone());
-            }
+            other => replace(target.entry(name.as_str()).or_insert_with(|| Value::Null), other),
         }
     }
 }

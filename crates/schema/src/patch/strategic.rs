@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::json::{List, Value};
 
-use super::{PatchError, node::Node};
+use super::{PatchError, node::Node, replace};
 use crate::{
     json::{Object, type_name},
     resource::Resource,
@@ -123,9 +123,7 @@ fn member(
                 edit.apply(node, elements, place)?;
             }
         }
-        (Some(value), _) => {
-            target.insert(name, value.clone());
-        }
+        (Some(value), _) => replace(target.entry(name).or_insert_with(|| Value::Null), value),
         // A directive for a list that is replaced as a whole, without a new list.
         (None, None) => {}
     }
