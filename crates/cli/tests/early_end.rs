@@ -125,13 +125,13 @@ fn a_signal_at_any_point_of_a_start_ends_with_0() {
 fn a_signal_while_the_store_opens_ends_with_0() {
     let (namespace, folder) = (Namespace::new("early").unwrap(), tempfile::tempdir().unwrap());
     namespace.ip("link set lo up").unwrap();
-    for number in 0..5 {
+    for (number, signal) in [Signal::TERM, Signal::INT].into_iter().cycle().take(6).enumerate() {
         let data = folder.path().join(number.to_string());
         let arguments = ["serve", "--listen", "127.0.0.1:6443", "--data-dir", data.to_str().unwrap()];
         let process = start(&namespace, &arguments);
         // The server listens before it opens its store.
         let listens = || namespace.run(|| TcpStream::connect("127.0.0.1:6443").is_ok()).unwrap();
         assert!(eventually(PATIENCE, "a listener", listens).is_ok(), "{}", process.output());
-        ends_with_0(process, Signal::TERM, "serve");
+        ends_with_0(process, signal, &format!("serve, {signal:?}"));
     }
 }

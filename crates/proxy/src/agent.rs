@@ -297,11 +297,7 @@ impl Agent {
         }
         self.report_waiting();
         if let Some(running) = &self.running {
-            if let Some(thread) = running.ended_thread().or_else(|| self.shared.relays.ended_thread()) {
-                bail!(
-                    "the thread {thread:?} has ended: ending, so that the process is started again; rules stay as they are"
-                );
-            }
+            running.check_threads(self.shared.relays.ended_thread())?;
             if self.lacks.api_server {
                 self.review_api_server();
                 self.hand_over();

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::thread::JoinHandle;
 
+use anyhow::bail;
 use portolan_conntrack::{CleanerThread, NodePorts};
 use portolan_engine::drift::Own;
 use portolan_engine::{Claims, Handle};
@@ -84,11 +85,15 @@ impl Plane {
 }
 
 impl Running {
-    /// Returns the name of a thread that has ended, although it should run for as long as the process.
-    pub(super) fn ended_thread(&self) -> Option<&'static str> {
-        let has_engine = self.is_ending || !self.engine_thread.is_finished();
-        let threads = [("engine", has_engine), ("conntrack", self.flows.is_running())];
-        threads.into_iter().find(|(_, is_running)| !is_running).map(|(name, _)| name)
+    /// Returns the error that ends the process if a thread has ended that should run for as long as the process.
+    /// `ended_relay` is the name of such a thread of a relay.
+    pub(super) fn check_threads(&self, ended_relay: Option<&'static str>) -> anyhow::Result<()> {
+        let engine = (!self.is_ending && self.engine_thread.is_finished()).then_some("engine");
+        let conntrack = (!self.flows.is_running()).then_some("conntrack");
+        let Some(thread) = engine.or(conntrack).or(ended_relay) else { return Ok(()) };
+        bail!(
+            "the thread {thread:?} has ended: ending, so that the process is started again; rules stay as they are"
+        )
     }
 
     /// Records that other chains are used. Those of the former claims may still be there.
@@ -117,22 +122,28 @@ impl Running {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
+    use std::time::Duration;
 
     use portolan_engine::Timing;
-    use portolan_model::catalog::PerFamily;
+    use portolan_model::catalog::{PerFamily, UdpService};
+    use portolan_model::{Protocol, ServicePortName};
     use portolan_node::address::NodeAddresses;
     use portolan_node::config::Configuration;
+    use portolan_testkit::eventually;
 
     use super::*;
     use crate::settings;
 
-    #[test]
-    fn an_engine_whose_thread_has_ended_is_named() {
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Returns a state without data planes, with real threads. That of conntrack ends with its first clean-up.
+    fn running() -> Running {
         let (engine, engine_thread) = portolan_engine::spawn(Vec::new(), Timing::default(), |_| {}).unwrap();
-        let running = Running {
+        let report = |_| panic!("the thread of conntrack ends");
+        Running {
             engine,
             engine_thread,
-            flows: CleanerThread::spawn(PerFamily::default(), portolan_ipvs::DEVICE, |_| {}).unwrap(),
+            flows: CleanerThread::spawn(PerFamily::default(), portolan_ipvs::DEVICE, report).unwrap(),
             settings: Vec::new(),
             health_checks: Vec::new(),
             unsynced: Vec::new(),
@@ -143,13 +154,46 @@ mod tests {
             removes_leftovers: false,
             reported_until: None,
             is_ending: false,
-        };
-        assert_eq!(running.ended_thread(), None);
-        running.engine.stop();
-        while !running.engine_thread.is_finished() {
-            std::thread::yield_now();
         }
-        assert_eq!(running.ended_thread(), Some("engine"));
+    }
+
+    fn end_engine(running: &Running) {
+        running.engine.stop();
+        eventually(PATIENCE, "the end of the engine", || running.engine_thread.is_finished()).unwrap();
+    }
+
+    fn end_conntrack(running: &Running) {
+        let [namespace, service, port] = ["default", "dns", ""].map(Into::into);
+        let name = ServicePortName { namespace, service, port, protocol: Protocol::Udp };
+        let service = UdpService::new(name.into(), Vec::new(), Vec::new());
+        running.flows.requests().request(Family::Ipv4, vec![service]);
+        eventually(PATIENCE, "the end of conntrack", || !running.flows.is_running()).unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_has_ended_is_named_and_ends_the_process() {
+        let nothing: fn(&Running) = |_| {};
+        for (is_ending, end, ended_relay, named) in [
+            (false, nothing, None, None),
+            (false, end_engine, None, Some("engine")),
+            (false, end_conntrack, None, Some("conntrack")),
+            (false, nothing, Some("relay"), Some("relay")),
+            // The end of the process has begun with that of the engine. The others still have to run.
+            (true, end_engine, None, None),
+            (true, end_conntrack, None, Some("conntrack")),
+            (true, end_engine, Some("relay"), Some("relay")),
+        ] {
+            let running = Running { is_ending, ..running() };
+            assert!(running.check_threads(None).is_ok());
+            end(&running);
+            let error = running.check_threads(ended_relay).err().map(|error| error.to_string());
+            let expected = named.map(|name| {
+                format!(
+                    "the thread \"{name}\" has ended: ending, so that the process is started again; rules stay as they are"
+                )
+            });
+            assert_eq!(error, expected, "is ending: {is_ending}");
+        }
     }
 
     /// Returns a family's data plane, whose blueprint is that of the configured mode.

@@ -14,7 +14,9 @@ use crate::site::PATIENCE;
 const MOST_RENEWALS: u64 = 3000;
 /// Terms that a lease has at least, so that a short run has some, too.
 const LEAST_TERMS: u64 = 4;
-/// One of so many holders stops without giving up its lease, like a component on a node that hangs.
+/// The lease whose first holder stops without giving it up, like a component on a node that hangs.
+const HANGS_FIRST: usize = 0;
+/// One of so many later holders does so, too.
 const HANGS: u64 = 10;
 /// Time after which a candidate looks at the lease again.
 const LOOKS_AGAIN: Duration = Duration::from_millis(10);
@@ -99,6 +101,7 @@ impl<'a> Candidate<'a> {
     fn lead(&mut self, version: u64) -> Option<Term> {
         let (soak, lease) = (self.soak, self.lease);
         let renewals = &soak.renewals[lease];
+        let is_first = renewals.load(Ordering::SeqCst) == 0;
         let first = self.write(version, true, renewals.load(Ordering::SeqCst))?;
         let mut term = Term { lease, holder: self.own, first, last: first, is_lost: true };
         for _ in 0..self.rng.u64(1..=longest_term(soak)) {
@@ -111,7 +114,8 @@ impl<'a> Candidate<'a> {
             renewals.fetch_add(1, Ordering::SeqCst);
             term.last = written;
         }
-        if self.rng.u64(..HANGS) == 0 && !soak.is_done(lease) {
+        let hangs = (is_first && lease == HANGS_FIRST) || self.rng.u64(..HANGS) == 0;
+        if hangs && !soak.is_done(lease) {
             self.hang(term.last);
             return Some(term);
         }

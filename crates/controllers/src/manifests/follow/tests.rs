@@ -152,6 +152,36 @@ async fn changes_behind_links_are_noticed() {
     until("the other folder is followed", || has(&api, "three")).await;
 }
 
+/// Reads the folder each time that is due, as if nothing were reported, until the object is there. Returns the times before
+/// the readings.
+async fn read_until_there(follower: &mut Follower, api: &Api, name: &str) -> Vec<Duration> {
+    let mut waits = Vec::new();
+    while !has(api, name) {
+        assert!(waits.len() < 10, "{name} is not there after {waits:?}");
+        waits.push(follower.due() - Instant::now());
+        time::advance(*waits.last().unwrap()).await;
+        let contents = follower.read_confirmed(false).await.unwrap();
+        follower.sync(contents).await;
+        follower.plan_reading();
+    }
+    waits
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_inotify_does_not_report_is_read_after_30_seconds_and_has_to_stay_for_another() {
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let (folder, target) = (parent.path().join("manifests"), parent.path().join("target"));
+    fs::create_dir(&folder).unwrap();
+    symlink(&target, folder.join("link.yaml")).unwrap();
+    fs::write(&target, service("a", "")).unwrap();
+    let mut follower = Follower::start(Arc::clone(&api), folder).await.unwrap();
+    assert!(follower.events.is_some() && has(&api, "a"));
+    for name in ["b", "c"] {
+        fs::write(&target, service(name, "")).unwrap();
+        assert_eq!(read_until_there(&mut follower, &api, name).await, [30, 1].map(Duration::from_secs));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_folder_that_goes_keeps_its_objects_and_is_found_again() {
     let (api, parent) = (api(), tempfile::tempdir().unwrap());
@@ -346,6 +376,7 @@ fn without_inotify_the_folder_is_read_at_an_interval() {
 
 async fn without_inotify() {
     assert!(inotify::Inotify::init().is_err());
+    without_inotify_a_change_is_read_after_5_seconds().await;
     let (api, folder) = (api(), tempfile::tempdir().unwrap());
     fs::write(folder.path().join("a.yaml"), service("a", "")).unwrap();
     let _running = follow(&api, folder.path()).await;
@@ -359,4 +390,13 @@ async fn without_inotify() {
     until("the folder is watched", || inotify::Inotify::init().is_err()).await;
     fs::write(folder.path().join("c.yaml"), service("c", "")).unwrap();
     until("another file", || has(&api, "c")).await;
+}
+
+async fn without_inotify_a_change_is_read_after_5_seconds() {
+    let (api, folder) = (api(), tempfile::tempdir().unwrap());
+    let mut follower = Follower::start(Arc::clone(&api), folder.path().to_owned()).await.unwrap();
+    for name in ["a", "b"] {
+        fs::write(folder.path().join(format!("{name}.yaml")), service(name, "")).unwrap();
+        assert_eq!(read_until_there(&mut follower, &api, name).await, [5, 1].map(Duration::from_secs));
+    }
 }
