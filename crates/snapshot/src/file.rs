@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{FORMAT, Snapshot, VERSION};
 
-/// Bytes of the largest JSON that is accepted: 100,000 Services with 10 endpoints fit.
+/// Bytes of the largest JSON that is written and accepted: 100,000 Services with 10 endpoints fit.
 const JSON_MAX: u64 = 1 << 30;
 /// Only the owner may read a snapshot: it names every Service and endpoint.
 const FILE_MODE: u32 = 0o600;
@@ -57,16 +57,49 @@ pub enum Error {
 /// Writes a snapshot as compressed JSON. The objects are compressed as they are serialised.
 ///
 /// # Errors
-/// The writer fails.
+/// The writer fails, or the snapshot has more JSON than [`unpack`] accepts.
 pub fn pack<O: Serialize, R: Serialize>(
     snapshot: &Snapshot<O, R>,
     writer: impl Write,
 ) -> Result<(), serde_json::Error> {
+    pack_within(JSON_MAX, snapshot, writer)
+}
+
+fn pack_within<O: Serialize, R: Serialize>(
+    limit: u64,
+    snapshot: &Snapshot<O, R>,
+    writer: impl Write,
+) -> Result<(), serde_json::Error> {
     let mut buffer = BufWriter::with_capacity(BUFFER, GzEncoder::new(writer, Compression::fast()));
-    serde_json::to_writer(&mut buffer, snapshot)?;
+    serde_json::to_writer(Limited { writer: &mut buffer, limit, left: limit }, snapshot)?;
     let packed = buffer.into_inner().map_err(io::IntoInnerError::into_error);
     let mut writer = packed.and_then(GzEncoder::finish).map_err(serde_json::Error::io)?;
     writer.flush().map_err(serde_json::Error::io)
+}
+
+/// Passes bytes to a writer, and refuses those beyond a limit.
+struct Limited<W> {
+    writer: W,
+    limit: u64,
+    left: u64,
+}
+
+impl<W: Write> Write for Limited<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() as u64 > self.left {
+            return Err(io::Error::other(format!(
+                "the snapshot has more than {} bytes of JSON, and could not be read again",
+                self.limit
+            )));
+        }
+        let written = self.writer.write(bytes)?;
+        self.left = self.left.saturating_sub(written as u64);
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.writer.flush()
+    }
 }
 
 /// What tells a snapshot from something else.
@@ -83,11 +116,15 @@ struct Head {
 /// # Errors
 /// They are something else.
 pub fn unpack(bytes: &[u8]) -> Result<Snapshot, Error> {
+    unpack_within(JSON_MAX, bytes)
+}
+
+fn unpack_within(limit: u64, bytes: &[u8]) -> Result<Snapshot, Error> {
     let mut json = Vec::new();
-    let mut decoder = GzDecoder::new(bytes).take(JSON_MAX);
+    let mut decoder = GzDecoder::new(bytes).take(limit.saturating_add(1));
     decoder.read_to_end(&mut json).map_err(|error| Error::NotASnapshot(error.to_string()))?;
-    if json.len() as u64 >= JSON_MAX {
-        return Err(Error::NotASnapshot(format!("it has more than {JSON_MAX} bytes of JSON")));
+    if json.len() as u64 > limit {
+        return Err(Error::NotASnapshot(format!("it has more than {limit} bytes of JSON")));
     }
     let wrong = |error: serde_json::Error| Error::NotASnapshot(error.to_string());
     // A later version may have other fields.
@@ -123,15 +160,20 @@ impl Snapshot {
 /// true, as a whole.
 ///
 /// # Errors
-/// The file exists and `force` is false, or it cannot be written. Then there is no new file.
+/// The file exists and `force` is false, or it cannot be written, or [`Snapshot::read`] would refuse it. Then there is no new
+/// file.
 pub fn create(path: &Path, snapshot: &Snapshot, force: bool) -> Result<(), Error> {
+    create_within(JSON_MAX, path, snapshot, force)
+}
+
+fn create_within(limit: u64, path: &Path, snapshot: &Snapshot, force: bool) -> Result<(), Error> {
     if !force {
-        return write_new(path, snapshot);
+        return write_new(limit, path, snapshot);
     }
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".new-{}", std::process::id()));
     let new = PathBuf::from(name);
-    write_new(&new, snapshot)?;
+    write_new(limit, &new, snapshot)?;
     std::fs::rename(&new, path).map_err(|source| {
         // The first error is the one to report.
         let _ = std::fs::remove_file(&new);
@@ -139,13 +181,13 @@ pub fn create(path: &Path, snapshot: &Snapshot, force: bool) -> Result<(), Error
     })
 }
 
-fn write_new(path: &Path, snapshot: &Snapshot) -> Result<(), Error> {
+fn write_new(limit: u64, path: &Path, snapshot: &Snapshot) -> Result<(), Error> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::AlreadyExists => Error::Exists(path.to_owned()),
         _ => Error::Write { path: path.to_owned(), source },
     };
     let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(path).map_err(failed)?;
-    let written = pack(snapshot, &file).map_err(io::Error::from).and_then(|()| file.sync_all());
+    let written = pack_within(limit, snapshot, &file).map_err(io::Error::from).and_then(|()| file.sync_all());
     written.map_err(|source| {
         // The first error is the one to report.
         let _ = std::fs::remove_file(path);
@@ -205,6 +247,29 @@ mod tests {
         assert!(matches!(unpack(&later), Err(Error::Version(2))));
         let whole = packed(&snapshot("1"));
         assert!(unpack(&whole[..whole.len() - 1]).is_err(), "a part");
+    }
+
+    #[test]
+    fn the_largest_snapshot_is_read_and_a_larger_one_neither_written_nor_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s.json.gz");
+        let largest = snapshot("1");
+        let limit = serde_json::to_vec(&largest).unwrap().len() as u64;
+        create_within(limit, &path, &largest, false).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(unpack_within(limit, &bytes).unwrap(), largest);
+
+        let more = format!("has more than {limit} bytes of JSON");
+        let larger = snapshot("12");
+        for (name, force) in [("other", false), ("s.json.gz", true)] {
+            let error = create_within(limit, &folder.path().join(name), &larger, force).unwrap_err();
+            let text = error.to_string();
+            assert!(text.starts_with("cannot write ") && text.contains(&more), "{text}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part of it is left");
+        assert_eq!(std::fs::read(&path).unwrap(), bytes, "the former file stays");
+        let error = unpack_within(limit, &packed(&larger)).unwrap_err().to_string();
+        assert!(error.starts_with("this is no snapshot: ") && error.contains(&more), "{error}");
     }
 
     proptest! {
