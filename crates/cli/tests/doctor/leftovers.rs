@@ -1,7 +1,11 @@
 //! What other modes left, and what the mode lacks: found by the program, and mended as it says.
 
+use std::os::unix::fs::symlink;
+use std::process::Stdio;
+
 use portolan_testkit::{Namespace, PortolanProcess, eventually};
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::common::{BINARY, Cluster, NODE, PATIENCE, in_sync};
 use super::{doctor, findings, report};
@@ -111,6 +115,53 @@ fn without_a_proxy_the_clean_up_removes_them() {
     assert!(cleanup.wait_for_end(PATIENCE).unwrap().success(), "{}", cleanup.output());
     assert_eq!(leftovers(&node), [""; 0]);
     assert_eq!(node.output("ipset", &["list", "-n"]).unwrap(), "");
+}
+
+/// Plants objects of Portolan's modes and rules of a kube-proxy. They lead nowhere.
+fn plant_beside_kube_proxy(node: &Namespace) {
+    let names = ["portolan", "portolan-userspace", "portolan-relay", "kube-proxy"];
+    let table = |family, name| format!("table {family} {name} {{ chain services {{ }}; }}\n");
+    let tables: String = names.map(|name| table("ip", name) + &table("ip6", name)).concat();
+    node.output_with_input("nft", &["-f", "-"], &tables).unwrap();
+    node.ip("rule add priority 500 fwmark 0x1000/0x1000 lookup 28783\n\
+             route add local default dev lo table 28783 proto static\n")
+        .unwrap();
+    for set in ["PORTOLAN-DROP", "KUBE-CLUSTER-IP"] {
+        node.output("ipset", &["create", set, "hash:ip,port"]).unwrap();
+    }
+}
+
+#[test]
+fn beside_kube_proxy_the_printed_command_removes_what_portolan_left() {
+    let (node, folder) = (Namespace::new("doctor").unwrap(), TempDir::new().unwrap());
+    node.ip("link set lo up\n").unwrap();
+    let [kube_proxy, portolan_proxy] = ["kube-proxy", "portolan-proxy"].map(|name| folder.path().join(name));
+    symlink("/bin/sh", &kube_proxy).unwrap();
+    symlink(BINARY, &portolan_proxy).unwrap();
+    // It waits for the end of its input.
+    let mut upstream = node.command(&kube_proxy);
+    let mut upstream = upstream.args(["-c", "read end", "proxy"]).stdin(Stdio::piped()).spawn().unwrap();
+    plant_beside_kube_proxy(&node);
+
+    let (_, found) = report(&node, &[]);
+    let [title] = findings(&found, "leftovers-of-portolan")[..] else { panic!("{found:#}") };
+    let (_, left) = title.split_once(" left: ").unwrap();
+    assert_eq!(
+        left,
+        "table portolan, tables portolan-relay, portolan-userspace, rule 500: mark 0x1000/0x1000 to table 28783, \
+         route local default in table 28783, ipset PORTOLAN-DROP"
+    );
+    assert_eq!(leftovers(&node), ["leftovers-of-portolan"]);
+    let [mend] = &mends(&found, "leftovers-of-portolan")[..] else { panic!("{found:#}") };
+    let path = format!("PATH={}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    node.output("env", &[&path, "sh", "-ec", mend]).unwrap();
+    assert_eq!(leftovers(&node), [""; 0], "after `{mend}`");
+    let tables = node.output("nft", &["list", "tables"]).unwrap();
+    assert_eq!(tables, "table ip kube-proxy\ntable ip6 kube-proxy\n");
+    assert_eq!(node.output("ipset", &["list", "-n"]).unwrap(), "KUBE-CLUSTER-IP\n");
+    assert!(!node.output("ip", &["rule"]).unwrap().contains("28783"));
+    drop(upstream.stdin.take());
+    upstream.wait().unwrap();
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub fn full_lists(lists: &AffinityLists) -> Option<Finding> {
         format!("the endpoint of chain {first}{more} has {limit} clients with session affinity, the limit");
     let larger = limit.saturating_mul(TIMES);
     let mend = format!(
-        "echo options xt_recent ip_list_tot={larger} > /etc/modprobe.d/xt_recent.conf, then start the node again"
+        "echo options xt_recent ip_list_tot={larger} > /etc/modprobe.d/xt_recent.conf, then start the node again (if the module is \
+         built into the kernel: xt_recent.ip_list_tot={larger} on the kernel's command line)"
     );
     Some(Finding::new(Code::AffinityListFull, Severity::Warning, title, mend))
 }

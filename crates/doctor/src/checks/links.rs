@@ -167,10 +167,9 @@ fn mtu(facts: &Facts) -> Option<Finding> {
         "{} of pods has an MTU of {}, and {}, through which packets leave, one of {}",
         pods.name, pods.mtu, out.name, out.mtu
     );
-    let mend = format!(
-        "set the MTU of pods to {} in the network plug-in; until then: ip link set {} mtu {}",
-        out.mtu, pods.name, out.mtu
-    );
+    // A smaller MTU of the node's end of a pair alone makes it worse: the kernel then drops larger packets of the pod without an answer.
+    let mend =
+        format!("set the MTU of pods to {} in the network plug-in, then start the pods again", out.mtu);
     let is_known = out.has_default_route || is_of_plugin(out);
     let severity = if is_known { Severity::Warning } else { Severity::Note };
     Some(Finding::new(Code::MtuMismatch, severity, title, mend))

@@ -254,7 +254,11 @@ fn translations_of_other_programs() {
     let finding = only(&report);
     assert_eq!((finding.code, finding.severity), (Code::NodePortTaken, Severity::Warning), "{finding:#?}");
     assert!(finding.title.contains("30080"), "{}", finding.title);
-    shell(&node, "iptables-nft -t nat -F");
+    let (_, command) = finding.mend.split_once("publish it at a port below 30000, or ").expect("a command");
+    shell(&node, command);
+    assert_eq!(codes(&look(&node)), [], "after `{command}`");
+    let left = node.output("iptables-nft", &["-t", "nat", "-S", "PREROUTING"]).expect("the chain");
+    assert!(left.contains("--dport 8080") && !left.contains("30080"), "only that rule is gone: {left}");
     nft(
         &node,
         "table ip proxy { chain p { type nat hook prerouting priority -110; iifname \"veth1\" dnat to 10.0.0.9; }; }",
