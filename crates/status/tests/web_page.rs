@@ -167,6 +167,23 @@ fn many_services_are_searched_by_the_server() {
 }
 
 #[test]
+fn the_page_shows_1_000_of_50_000_services_and_asks_for_no_more() {
+    let Some((server, mut browser)) = opened(DESK) else { return };
+    let links = "document.querySelectorAll('#list a').length";
+    let mut shown = 50;
+    while shown <= 1000 && browser.value("document.querySelector('#more').hidden") == false {
+        browser.value("document.querySelector('#more').click()");
+        browser.until(&format!("{links} > {shown}"));
+        shown = browser.value(links).as_u64().unwrap();
+    }
+    assert_eq!(shown, 1000);
+    assert_eq!(text(&mut browser, "#found"), "1,000 Services, and more follow");
+    let limit = server.limit.load(Ordering::SeqCst);
+    assert!((50..=1000).contains(&limit), "a request for {limit} Services");
+    assert_eq!(browser.errors, [""; 0]);
+}
+
+#[test]
 fn the_busiest_services_lead_to_their_paths() {
     let Some((_server, mut browser)) = opened(DESK) else { return };
     browser.until("document.querySelectorAll('#busiest td a').length === 3");

@@ -1,13 +1,18 @@
-//! A user namespace, where the send buffer cannot grow, and Services with too many endpoints.
+//! A user namespace, where the send buffer cannot grow, Services with too many endpoints, and too many clients with session
+//! affinity.
 
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 use std::process::Command;
 
 use portolan_engine::{Commit, Extent};
-use portolan_model::{Backend, Change, Family, Forwarding, Frontend};
+use portolan_model::{Backend, Change, Family, Forwarding, Frontend, Protocol as Transport};
 use portolan_sock::{Protocol, Socket};
+use portolan_testkit::{Namespace, Probe, ProbeResult, TestkitError, World, probe_many};
 
-use super::support::{cluster_ip, in_namespace, ip, open, put, settings, started};
+use super::support::{cluster_ip, in_namespace, ip, open, programmed, put, settings, started};
 use super::table::Table;
 
 /// Lowest number of Services. There are more if `net.core.wmem_max` is high.
@@ -119,4 +124,70 @@ fn a_service_with_too_many_endpoints_uses_the_first_ones_and_is_reported() {
             nftables.remove().unwrap();
         }
     });
+}
+
+/// Most session affinity bindings of a family: SPECIFICATION.md, "Limits".
+const BINDINGS: u32 = 262_144;
+const SERVED_PORT: u16 = 8080;
+
+/// Adds bindings of other clients, of a Service that does not exist. Fails if the kernel refuses one of them.
+fn bind_others(node: &Namespace, family: Family, clients: Range<u32>) -> Result<(), TestkitError> {
+    let (table, first) = match family {
+        Family::Ipv4 => ("ip portolan", IpAddr::from([10, 128, 0, 0])),
+        Family::Ipv6 => ("ip6 portolan", ip(family, 0xff, 0)),
+    };
+    let mut script = format!("add element {table} affinity {{ ");
+    for number in clients {
+        let client: IpAddr = match first {
+            IpAddr::V4(first) => Ipv4Addr::from(first.to_bits() + number).into(),
+            IpAddr::V6(first) => Ipv6Addr::from(first.to_bits() + u128::from(number)).into(),
+        };
+        write!(script, "0xffffc000 . {client} timeout 1h : 0xffffc000, ").unwrap();
+    }
+    script.push_str("}\n");
+    node.output_with_input("nft", &["-f", "-"], &script).map(drop)
+}
+
+/// Connects 24 times and returns the endpoints that answered. Fails if a connection has no answer.
+fn reached(client: &Namespace, service: SocketAddr) -> BTreeSet<SocketAddr> {
+    let probes: Vec<_> = (0..24).map(|_| (client, Probe::new(Transport::Tcp, service))).collect();
+    let endpoint = |result: &ProbeResult| match result {
+        ProbeResult::Reached(reached) => reached.backend,
+        other => panic!("{other:?}"),
+    };
+    probe_many(&probes).unwrap().iter().map(endpoint).collect()
+}
+
+#[test]
+fn beyond_the_most_affinity_bindings_new_clients_are_balanced_without_affinity() {
+    let world = World::builder().pods(3).build().unwrap();
+    let node = world.node().namespace();
+    let [first, second, new_client] = world.pods() else { panic!("three pods") };
+    let [old_client, new_client] = [world.client().namespace(), new_client.namespace()];
+    for pod in [first, second] {
+        world.serve(pod, Transport::Tcp, SERVED_PORT).unwrap();
+    }
+    for family in Family::BOTH {
+        let endpoint = |address| Backend { address, port: SERVED_PORT, may_hairpin: false };
+        let cluster = [first, second].map(|pod| endpoint(pod.address(family)));
+        let service = Forwarding {
+            cluster: Box::new(cluster),
+            has_endpoints: true,
+            affinity: Some(10_800),
+            ..cluster_ip(family, 1, [])
+        };
+        node.run(|| drop(programmed(settings(family), &[put("web", service)]))).unwrap();
+        let service = SocketAddr::new(ip(family, 96, 1), 80);
+        let bound = reached(old_client, service);
+        assert_eq!(bound.len(), 1, "with affinity: {bound:?}");
+        bind_others(node, family, 0..BINDINGS - 1).unwrap();
+        let full = bind_others(node, family, BINDINGS - 1..BINDINGS).unwrap_err().to_string();
+        assert!(full.contains("Too many open files in system"), "{full}");
+
+        assert_eq!(reached(new_client, service).len(), 2, "{family}: without affinity");
+        assert_eq!(reached(old_client, service), bound, "{family}: it is bound already");
+        let table = if family == Family::Ipv4 { "ip" } else { "ip6" };
+        node.output("nft", &["flush", "map", table, "portolan", "affinity"]).unwrap();
+        assert_eq!(reached(new_client, service).len(), 1, "{family}: there is room again");
+    }
 }

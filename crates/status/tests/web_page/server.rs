@@ -24,6 +24,8 @@ pub(crate) struct Server {
     pub(crate) address: String,
     /// Requests for Services.
     pub(crate) asked: Arc<AtomicUsize>,
+    /// The highest limit of these requests.
+    pub(crate) limit: Arc<AtomicUsize>,
     /// While it is set, every request for a document fails.
     pub(crate) fails: Arc<AtomicBool>,
 }
@@ -32,20 +34,27 @@ impl Server {
     pub(crate) fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}/debug/portolan/", listener.local_addr().unwrap());
-        let (asked, fails) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        let (counts, failing) = (Arc::clone(&asked), Arc::clone(&fails));
+        let [asked, limit] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let fails = Arc::new(AtomicBool::new(false));
+        let (counts, highest, failing) = (Arc::clone(&asked), Arc::clone(&limit), Arc::clone(&fails));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (counts, failing) = (Arc::clone(&counts), Arc::clone(&failing));
-                std::thread::spawn(move || answer(stream, &counts, &failing));
+                let (counts, highest, failing) =
+                    (Arc::clone(&counts), Arc::clone(&highest), Arc::clone(&failing));
+                std::thread::spawn(move || answer(stream, &counts, &highest, &failing));
             }
         });
-        Self { address, asked, fails }
+        Self { address, asked, limit, fails }
     }
 }
 
 /// Answers one request and closes the connection.
-fn answer(mut stream: TcpStream, asked: &AtomicUsize, fails: &AtomicBool) -> Option<()> {
+fn answer(
+    mut stream: TcpStream,
+    asked: &AtomicUsize,
+    highest: &AtomicUsize,
+    fails: &AtomicBool,
+) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
     let path = lines.next()?.split(' ').nth(1)?.strip_prefix("/debug/portolan/")?.to_owned();
     lines.find(String::is_empty)?;
@@ -69,6 +78,7 @@ fn answer(mut stream: TcpStream, asked: &AtomicUsize, fails: &AtomicBool) -> Opt
         "services" => {
             asked.fetch_add(1, Ordering::SeqCst);
             let limit = parameter("limit").and_then(|limit| limit.parse().ok()).unwrap_or(100);
+            highest.fetch_max(limit, Ordering::SeqCst);
             let page = match parameter("service") {
                 Some(service) => one(&service),
                 None => some(parameter("search").as_deref(), parameter("after").as_deref(), limit),

@@ -8,6 +8,7 @@
 )]
 
 mod bed;
+mod listing;
 mod node_ports;
 mod redirect;
 
