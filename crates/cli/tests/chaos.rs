@@ -1,15 +1,15 @@
 //! Faults at random, while Services change and carry traffic: the agent is killed, paused, starved of file descriptors or
 //! memory, restarted in another mode or given another configuration; the kernel refuses its messages; its API server goes
-//! away, hangs or answers slowly, lists nothing, comes back with older objects or refuses connections for a while, its
-//! connections are reset; other programs remove its rules, or change more rules than the agent can follow.
+//! away, hangs or answers slowly, breaks off its answers, lists nothing, comes back with older objects or refuses connections for a
+//! while, its connections are reset; other programs remove its rules, or change more rules than the agent can follow.
 //! After each fault the kernel has what the objects ask for (`portolan plan` finds nothing to change), every Service reaches
 //! exactly its endpoints, and no packet was lost but for those that met removed rules. In nftables mode, streams and UDP flows
 //! that were open before lose nothing if elements are removed. What was lost after rules were removed is printed.
-//! The agent's log has a clear line about each start, change of the mode, connection that was reset or refused, empty list and older
-//! API server, and no line too often.
+//! The agent's log has a clear line about each start, change of the mode, connection that was reset or refused, answer that broke off,
+//! empty list, older API server and removed rules, and no line too often.
 //!
-//! `CHAOS_SECONDS` sets the time for which faults go on, `PORTOLAN_SEED` repeats the same choices. Each fault is a line of
-//! the output: `make chaos` shows them. Needs root, and fails without.
+//! `CHAOS_SECONDS` sets the time for which faults go on; each comes at least once. `PORTOLAN_SEED` repeats the same choices. Each
+//! fault is a line of the output: `make chaos` shows them. Needs root, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -43,7 +43,7 @@ use rustix::process::Signal;
 use common::load::{self, busy_services_with_sctp, plan, start_plans};
 use common::{Cluster, IN_SYNC, PATIENCE, differences};
 use fault::{Fault, MODES};
-use log::Log;
+use log::{Log, Required};
 use services::Drawn;
 
 /// Time for which faults go on in `make test`.
@@ -69,7 +69,7 @@ fn no_fault_loses_what_it_need_not() {
     let mut chaos = Chaos::start(seed);
     let begin = Instant::now();
     let mut faults: BTreeMap<String, usize> = BTreeMap::new();
-    while begin.elapsed() < length {
+    while begin.elapsed() < length || faults.len() < Fault::all().len() {
         let fault = chaos.next();
         *faults.entry(fault.to_string()).or_default() += 1;
     }
@@ -112,11 +112,11 @@ impl Chaos {
         self.number += 1;
         let load = self.start_load(fault);
         let edits = self.rng.u8(1..=8);
-        let lines = log::lines(fault, self.mode);
+        let required = Required::of(fault, self.mode);
         self.log.fault_begins(&self.proxy);
         self.cause(fault, edits);
         self.settle(fault);
-        let said = self.log.judge(fault, lines, &self.proxy);
+        let said = self.log.judge(fault, &required, &self.proxy);
         let reports = stop(load);
         let count = |of: fn(&TrafficReport) -> u64| reports.iter().map(|(_, report)| of(report)).sum::<u64>();
         let lost = count(lost);
@@ -243,6 +243,7 @@ impl Chaos {
                 foreign::lose_no_more(self.node());
             }
             Fault::CutOff => self.server_cut_off(edits),
+            Fault::BrokenOff => self.server_breaks_off(edits),
             Fault::Emptied => self.server_emptied(edits),
             Fault::RolledBack => self.server_rolled_back(edits),
             Fault::Reset => {

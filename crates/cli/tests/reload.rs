@@ -72,6 +72,7 @@ fn under_load_good_files_are_applied_bad_ones_refused_and_nothing_is_lost() {
         "nodePortAddresses: [192.168.100.0/24, 'fd00:192:168:100::/64']\n",
         "nftables: {syncPeriod: 10s, minSyncPeriod: 5s}\n",
         "conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 1h}\noomScoreAdj: -500\n",
+        "portolan: {serviceCounters: true}\n",
         "",
     ];
     let bad = [

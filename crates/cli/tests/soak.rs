@@ -11,6 +11,7 @@
 mod common;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use portolan_serve::Resource;
@@ -21,7 +22,7 @@ use serde_json::Value;
 
 use common::kernel::nft;
 use common::load::{assert_lossless, busy_services, plan, without_renewed};
-use common::{Cluster, PATIENCE, at, backend, objects};
+use common::{Cluster, PATIENCE, backend, objects};
 
 const SHORT: u64 = 15;
 /// Services of a round, in the short run and in a longer one. Each round waits some seconds for what is removed late.
@@ -117,17 +118,21 @@ fn nothing_grows(mode: &str) {
     assert!(outcome.is_ok(), "{mode}: from {descriptors} to {} descriptors", self::descriptors(&proxy));
 }
 
-/// Creates Services with names and addresses of this round, edits their endpoints, and deletes them. The last edits take away
-/// the endpoint of a UDP flow of each.
+/// Creates Services with names and addresses of this round, of IPv4 and IPv6 by turns, edits their endpoints, and deletes them. The
+/// last edits take away the endpoint of a UDP flow of each.
 fn round(cluster: &Cluster, number: usize, services: usize) {
     let (pods, client) = (cluster.all_pods(), cluster.world.client().namespace());
     // The addresses are used again after 200 rounds.
-    let network = format!("10.96.{}.", 20 + number % 200);
-    let services: Vec<(String, Value)> = (0..services)
-        .map(|index| format!("soak-{number}-{index}"))
-        .enumerate()
-        .map(|(index, name)| (name.clone(), objects::cluster_ip(&name, &format!("{network}{index}"))))
-        .collect();
+    let networks = [format!("10.96.{}.", 20 + number % 200), format!("fd00:96::{:x}", 20 + number % 200)];
+    let address = |index: usize| match index % 2 {
+        0 => format!("{}{index}", networks[0]),
+        _ => format!("{}{index:02x}", networks[1]),
+    };
+    let addresses: Vec<IpAddr> = (0..services).map(|index| address(index).parse().unwrap()).collect();
+    let name = |index: usize| format!("soak-{number}-{index}");
+    let service =
+        |(index, ip): (usize, &IpAddr)| (name(index), objects::cluster_ip(&name(index), &ip.to_string()));
+    let services: Vec<(String, Value)> = addresses.iter().enumerate().map(service).collect();
     let endpoints = |of: &(String, Value), pods: &[&Pod]| {
         cluster.apply(objects::slice(&of.0, pods, &objects::ports(&of.1)));
     };
@@ -136,23 +141,26 @@ fn round(cluster: &Cluster, number: usize, services: usize) {
         (0..=EDITS).for_each(|edit| endpoints(service, &pods[(index + edit) % pods.len()..]));
         endpoints(service, &pods[..1]);
     }
-    let to = (0..services.len()).map(|index| Probe::new(Protocol::Udp, at(&format!("{network}{index}:80"))));
+    let to = addresses.iter().map(|&ip| Probe::new(Protocol::Udp, SocketAddr::new(ip, 80)));
     let probes: Vec<Probe> = to.collect();
-    let former = Some(backend(pods[0], probes[0].destination.ip()));
+    let former = |ip: &IpAddr| Some(backend(pods[0], *ip));
     let outcome = eventually(PATIENCE, "answers of the only endpoint", || {
         let results = client.probe_many(&probes).unwrap();
-        results.iter().all(|result| result.backend() == former)
+        results.iter().zip(&addresses).all(|(result, ip)| result.backend() == former(ip))
     });
     assert!(outcome.is_ok(), "round {number}");
     for service in &services {
         endpoints(service, &pods[1..2]);
     }
     let node = cluster.world.node().namespace();
-    let (to, reply) = (format!(" dst={network}"), format!(" src={} ", pods[0].address(Family::Ipv4)));
+    let is_stale = |flow: &str| {
+        networks.iter().any(|network| flow.contains(&format!(" dst={network}")))
+            && Family::BOTH.iter().any(|&family| flow.contains(&format!(" src={} ", pods[0].address(family))))
+    };
     let mut flows = String::new();
     let outcome = eventually(PATIENCE, "the end of stale flows", || {
-        flows = node.output("conntrack", &["-L", "-p", "udp"]).unwrap();
-        !flows.lines().any(|flow| flow.contains(&to) && flow.contains(&reply))
+        flows = udp_flows(node);
+        !flows.lines().any(is_stale)
     });
     assert!(outcome.is_ok(), "round {number}: {flows}");
     for (name, _) in &services {
@@ -198,10 +206,17 @@ fn count(text: &str, mode: &str) -> Counts {
     counts
 }
 
+/// Returns the list of the UDP flows of both families.
+fn udp_flows(node: &Namespace) -> String {
+    ["ipv4", "ipv6"]
+        .map(|family| node.output("conntrack", &["-L", "-p", "udp", "-f", family]).unwrap())
+        .concat()
+}
+
 /// Returns how many connections the node's kernel tracks.
 fn tracked(node: &Namespace) -> usize {
     // An expired entry counts until the table is listed, or for up to a minute.
-    node.output("conntrack", &["-L", "-p", "udp"]).unwrap();
+    udp_flows(node);
     let count = node.run(|| std::fs::read_to_string(TRACKED)).unwrap().unwrap();
     count.trim().parse().unwrap()
 }

@@ -2,13 +2,13 @@
 
 use portolan_testkit::{Namespace, eventually};
 
-use crate::common::faulty::{self, FaultyServer};
+use crate::common::faulty::{self, BREAKS_OFF, FaultyServer};
 use crate::common::watches::{all_open, empty_lists_held};
 use crate::common::{PATIENCE, objects, watch_restarts};
 use crate::fault::Fault;
 use crate::{Chaos, foreign};
 
-/// Requests that fail while the API server is cut off. Each of the four watches asks every half second to every second.
+/// Requests that fail while the API server is cut off or breaks off its answers. Each of the four watches asks every half second to every second.
 const FAILED: usize = 16;
 /// The collections whose empty lists are not believed at first.
 const HELD: [&str; 2] = ["services", "endpointslices"];
@@ -25,6 +25,21 @@ impl Chaos {
         let failed = eventually(PATIENCE, "failed requests", have_failed);
         assert!(failed.is_ok(), "{}", self.proxy.output());
         foreign::lose_no_more(self.node());
+    }
+
+    /// Puts a server that breaks off its answers in the place of the API server, until a number of requests have failed.
+    pub(crate) fn server_breaks_off(&mut self, edits: u8) {
+        self.watches_are_open();
+        let before = watch_restarts(self.node());
+        self.cluster.stop_server();
+        let answers = faulty::Fault::Answers(BREAKS_OFF);
+        let faulty = FaultyServer::start(self.node(), self.cluster.address.port(), answers);
+        self.edit(edits);
+        let have_failed = || watch_restarts(self.node()) >= before + FAILED;
+        let failed = eventually(PATIENCE, "answers that break off", have_failed);
+        assert!(failed.is_ok(), "{} requests\n{}", faulty.requests(), self.proxy.output());
+        drop(faulty);
+        self.cluster.restart_server();
     }
 
     /// Puts a server without Services and EndpointSlices in the place of the API server, until the agent has had an empty list of

@@ -28,6 +28,8 @@ pub(crate) enum Fault {
     Reset,
     /// All connections to the API server are reset, and new ones are refused for some seconds.
     CutOff,
+    /// The API server breaks off each answer in its middle for a while.
+    BrokenOff,
     /// The API server lists no Service and no EndpointSlice for a while, although there are many.
     Emptied,
     /// The API server comes back with earlier objects, at a revision that is older than that of the agent.
@@ -60,6 +62,7 @@ impl Fault {
             Self::ServerSlow,
             Self::Reset,
             Self::CutOff,
+            Self::BrokenOff,
             Self::Emptied,
             Self::RolledBack,
             Self::NoDescriptors,
@@ -93,6 +96,7 @@ impl fmt::Display for Fault {
             Self::ServerSlow => "API server behind a lossy network",
             Self::Reset => "connections to the API server reset",
             Self::CutOff => "API server cut off",
+            Self::BrokenOff => "answers of the API server broken off",
             Self::Emptied => "API server emptied",
             Self::RolledBack => "API server rolled back",
             Self::NoDescriptors => "no file descriptors",

@@ -1,4 +1,4 @@
-//! What the agent's log says of a fault: a clear line if the fault is one of those in [`lines`], and no flood of lines.
+//! What the agent's log says of a fault: the lines that [`Required::of`] returns, and no flood of lines.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,14 +24,46 @@ const SLICES: &str = " kind=\"EndpointSlice\" ";
 const IPV4: &str = " family=\"IPv4\" ";
 const IPV6: &str = " family=\"IPv6\" ";
 
-/// Returns what the log of an agent in this mode must say of a fault: the parts of each line. It need not say anything of a fault
-/// that the agent may not notice, such as an API server that is back before the agent asks again, or that does not concern its
-/// work, such as a pause.
-pub(crate) fn lines(fault: Fault, mode: &str) -> &'static [&'static [&'static str]] {
+/// Messages of the lines about rules that other programs have removed: about the repair, or about a commit that met the damage first.
+const REMOVED: [&str; 2] = [
+    "] \"another program had changed our table; mended\" ",
+    "] \"the commit failed; what was programmed stays, trying again\" ",
+];
+
+/// What the log of an agent must say of a fault.
+#[derive(Debug)]
+pub(crate) struct Required {
+    /// The parts of each line.
+    lines: &'static [&'static [&'static str]],
+    /// True if it must say that rules were missing.
+    removed: bool,
+}
+
+impl Required {
+    /// Returns what the log of an agent in this mode must say of a fault. It need not say anything of a fault that the agent may not
+    /// notice, such as an API server that is back before the agent asks again, or that does not concern its work, such as a pause.
+    pub(crate) fn of(fault: Fault, mode: &str) -> Self {
+        let removed = match fault {
+            Fault::Flush | Fault::Damage => true,
+            // In iptables mode the rule may be in a chain that no Service needs, and that is removed later.
+            Fault::OneRule => mode == "nftables",
+            _ => false,
+        };
+        Self { lines: lines(fault, mode), removed }
+    }
+
+    fn is_said(&self, log: &str) -> bool {
+        self.lines.iter().all(|parts| says(log, parts))
+            && (!self.removed || REMOVED.iter().any(|message| log.contains(message)))
+    }
+}
+
+/// Returns the parts of each line that the log must have.
+fn lines(fault: Fault, mode: &str) -> &'static [&'static [&'static str]] {
     match fault {
         Fault::Kill(_) | Fault::Restart(_) => &[&[STARTS]],
         Fault::Switch(other) if other != mode => &[&[RELOADED, "mode"], &[COMPLETE, IPV4], &[COMPLETE, IPV6]],
-        Fault::Reset | Fault::CutOff => &[&[INTERRUPTED]],
+        Fault::Reset | Fault::CutOff | Fault::BrokenOff => &[&[INTERRUPTED]],
         Fault::Emptied => &[&[INTERRUPTED, SERVICES, NOT_BELIEVED], &[INTERRUPTED, SLICES, NOT_BELIEVED]],
         Fault::RolledBack => &[&[INTERRUPTED, SERVICES, EXPIRED], &[INTERRUPTED, SLICES, EXPIRED]],
         _ => &[],
@@ -64,21 +96,18 @@ impl Log {
         self.begin = agent.output().len();
     }
 
-    /// Waits until the log has these lines since the fault began, and checks that it has none too often since it was judged last.
+    /// Waits until the log has what is required since the fault began, and checks that it has none too often since it was judged last.
     /// Returns its warnings and errors, counted by what they are about.
     pub(crate) fn judge(
         &mut self,
         fault: Fault,
-        lines: &[&[&str]],
+        required: &Required,
         agent: &PortolanProcess,
     ) -> BTreeMap<String, u64> {
-        let all_said = || {
-            let output = agent.output();
-            lines.iter().all(|parts| says(&output[self.begin..], parts))
-        };
-        let outcome = eventually(PATIENCE, "lines of the log", all_said);
+        let is_said = || required.is_said(&agent.output()[self.begin..]);
+        let outcome = eventually(PATIENCE, "lines of the log", is_said);
         let output = agent.output();
-        assert!(outcome.is_ok(), "{fault}: not in the log: {lines:?}\n{output}");
+        assert!(outcome.is_ok(), "{fault}: not in the log: {required:?}\n{output}");
         self.judge_number(&fault, agent)
     }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use fastrand::Rng;
 use portolan_serve::Resource;
-use portolan_testkit::{Family, Pod, ProbeResult, Protocol};
+use portolan_testkit::{Family, Namespace, Pod, ProbeResult, Protocol};
 use serde_json::Value;
 
 use crate::Chaos;
@@ -44,30 +44,36 @@ impl Chaos {
         }
     }
 
-    /// Checks from outside that every Service reaches exactly its endpoints.
+    /// Checks that every Service reaches exactly its endpoints: at its node port from outside, and at its cluster IP from outside, a
+    /// pod or the node, by turns.
     pub(crate) fn services_are_right(&self) {
-        let local = 0..self.cluster.world.pods().len();
+        let world = &self.cluster.world;
+        let client = world.client().namespace();
+        let places = [client, world.pods()[0].namespace(), self.node()];
+        let place = places[self.number % places.len()];
+        let local = 0..world.pods().len();
         for (number, Drawn { endpoints, node_port }) in &self.services {
             let ip = address(*number);
-            self.reaches(SocketAddr::new(ip, PORT), endpoints, ProbeResult::Refused);
+            self.reaches(place, SocketAddr::new(ip, PORT), endpoints, ProbeResult::Refused);
             let Some((port, is_local)) = *node_port else { continue };
-            let to = SocketAddr::new(self.cluster.world.node().address(Family::of(ip)), port);
+            let to = SocketAddr::new(world.node().address(Family::of(ip)), port);
             let mut usable = endpoints.clone();
             usable.retain(|pod| !is_local || local.contains(pod));
             let has_others = usable.len() < endpoints.len();
-            self.reaches(to, &usable, if has_others { ProbeResult::TimedOut } else { ProbeResult::Refused });
+            let without = if has_others { ProbeResult::TimedOut } else { ProbeResult::Refused };
+            self.reaches(client, to, &usable, without);
         }
     }
 
-    /// Checks from outside that an address reaches exactly these pods, or that a probe has this result if there are none.
-    fn reaches(&self, to: SocketAddr, pods: &[usize], without: ProbeResult) {
-        let (all, client) = (self.cluster.all_pods(), self.cluster.world.client().namespace());
+    /// Checks that an address reaches exactly these pods, or that a probe has this result if there are none.
+    fn reaches(&self, from: &Namespace, to: SocketAddr, pods: &[usize], without: ProbeResult) {
+        let all = self.cluster.all_pods();
         for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
             if pods.is_empty() {
-                ends_as(client, protocol, to, without);
+                ends_as(from, protocol, to, without);
             } else {
                 let pods: Vec<&Pod> = pods.iter().map(|&index| all[index]).collect();
-                reaches(client, protocol, to, &pods);
+                reaches(from, protocol, to, &pods);
             }
         }
     }

@@ -10,6 +10,10 @@ use std::time::Duration;
 use portolan_testkit::Namespace;
 use serde_json::json;
 
+/// The begin of a list that has 9,000 bytes.
+pub(crate) const BREAKS_OFF: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n\
+    {\"kind\":\"List\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"7\"},\"items\":[";
+
 /// The fault of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
