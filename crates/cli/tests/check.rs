@@ -10,9 +10,11 @@
 mod common;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::process::Command;
 
-use common::{BINARY, Cluster, NODE, PATIENCE};
+use common::load::busy_services;
+use common::{BINARY, Cluster, NODE, PATIENCE, in_sync};
 use portolan_testkit::{Namespace, PortolanProcess};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -59,13 +61,20 @@ fn state(node: &Namespace) -> String {
         ("iptables-legacy-save", &[]),
         ("ip6tables-legacy-save", &[]),
         ("ip", &["-br", "address"]),
+        ("ipset", &["list"]),
+        ("ipvsadm", &["--save", "--numeric"]),
         (
             "sysctl",
-            &["-a", "--pattern", "^net\\.(ipv4\\.(ip_forward|conf)|netfilter\\.nf_conntrack_(max|tcp))"],
+            &["-a", "--pattern", "^net\\.(ipv4\\.(ip_forward|conf|vs)|netfilter\\.nf_conntrack_(max|tcp))"],
         ),
     ] {
-        let output = node.run(|| Command::new(program).args(arguments).output().unwrap()).unwrap();
-        all += &String::from_utf8_lossy(&output.stdout);
+        let run = || Command::new(program).args(arguments).output();
+        let printed = match node.run(run).unwrap() {
+            // It is installed for the tests in a guest only.
+            Err(error) if program == "ipvsadm" && error.kind() == ErrorKind::NotFound => continue,
+            output => output.unwrap().stdout,
+        };
+        all += &String::from_utf8_lossy(&printed);
     }
     all
 }
@@ -95,6 +104,40 @@ fn a_node_with_kube_proxy_stays_as_it_is_in_every_mode() {
     assert!(tried.iter().any(|text| text.starts_with("the trial succeeded: IPv4")), "{report:#}");
     let surroundings = items(&report, "surroundings", "ok");
     assert!(surroundings.iter().any(|text| text.starts_with("no-proxy")), "{report:#}");
+}
+
+/// Left out without IPVS in the kernel.
+#[test]
+fn nothing_changes_in_ipvs_mode() {
+    let Some(cluster) = common::ipvs::cluster() else { return };
+    let node = cluster.world.node().namespace();
+    // Those of another program.
+    node.output("ipvsadm", &["--add-service", "--tcp-service", "203.0.113.99:80"]).unwrap();
+    node.output("ipset", &["create", "foreign", "hash:ip"]).unwrap();
+    nothing_changes(node, &["-A -t 203.0.113.99:80", "Name: foreign"]);
+    // Those of this mode.
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with("mode: ipvs\n");
+    in_sync(&mut proxy);
+    proxy.terminate(PATIENCE).unwrap();
+    let own =
+        ["-A -t 10.96.0.10:80", "-A -t [fd00:96::10]:80", "Name: KUBE-CLUSTER-IP", "Name: KUBE-6-CLUSTER-IP"];
+    nothing_changes(node, &own);
+}
+
+/// Checks each mode on a node that has these objects. The IPVS mode can run.
+fn nothing_changes(node: &Namespace, objects: &[&str]) {
+    let before = state(node);
+    for object in objects {
+        assert!(before.contains(object), "{object}: {before}");
+    }
+    for mode in ["nftables", "iptables", "userspace", "ipvs"] {
+        let (_, report) = check(node, &["--offline", &format!("--proxy-mode={mode}")]);
+        assert_eq!(items(&report, "mode", "failure"), [""; 0], "{mode}: {report:#}");
+        let (tried, after) = (items(&report, "mode", "ok"), state(node));
+        assert!(tried.iter().any(|text| text.starts_with("the trial succeeded")), "{mode}: {report:#}");
+        assert_eq!(after, before, "{mode}");
+    }
 }
 
 #[test]

@@ -31,6 +31,9 @@ const RULES: [(IptablesTable, &[&str]); 3] = [
         &[
             "-m statistic --mode random --probability 0.5000000000 -j RETURN",
             "-m udp -p udp --dport 1 -j MARK --or-mark 0x1",
+            // Without an address, a rule is one of either family.
+            "-m tcp -p tcp -j DNAT --to-destination :1",
+            "-j MASQUERADE --random-fully",
         ],
     ),
 ];
@@ -120,11 +123,50 @@ pub(super) fn try_rules(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use portolan_model::Family;
     use portolan_sock::namespace::in_new_network_namespace;
 
     use super::super::Variant;
     use super::*;
+    use crate::planner::tests::{example, load, planner};
+
+    /// Tried apart: a node may lack them.
+    const OF_SOME_SERVICES: [&str; 3] = ["-m recent", "-m sctp", "-m nfacct"];
+
+    /// Returns the matches and targets in each table of a restore, without jumps to chains of this mode.
+    fn matches_and_targets(restore: &str) -> BTreeSet<(String, String)> {
+        let mut table = "";
+        let mut found = BTreeSet::new();
+        for line in restore.lines() {
+            table = line.strip_prefix('*').unwrap_or(table);
+            let words = rule::words(line);
+            let pairs = words.iter().zip(words.iter().skip(1));
+            let named =
+                pairs.filter(|(flag, name)| matches!(**flag, "-m" | "-j") && !name.starts_with("KUBE-"));
+            found.extend(named.map(|(flag, name)| (table.to_owned(), format!("{flag} {name}"))));
+        }
+        found
+    }
+
+    #[test]
+    fn the_trial_has_the_matches_and_targets_of_all_services() {
+        let mut trial = String::new();
+        RULES.into_iter().try_for_each(|(table, rules)| try_rules(&mut trial, table, rules)).unwrap();
+        let tried = matches_and_targets(&trial);
+        let by_any = |name: &str| tried.iter().any(|(_, tried)| tried == name);
+        for (family, services) in [(Family::Ipv4, example::ipv4()), (Family::Ipv6, example::ipv6())] {
+            let needed = matches_and_targets(&load(&mut planner(family, &services)));
+            assert!(needed.len() > 10, "{needed:?}");
+            for (table, name) in needed {
+                let is_target = name.starts_with("-j ");
+                // A match is the same in each table. A target may be of one table only.
+                let is_tried = if is_target { tried.contains(&(table, name.clone())) } else { by_any(&name) };
+                assert!(is_tried || OF_SOME_SERVICES.contains(&&*name), "{family}: {name}");
+            }
+        }
+    }
 
     /// The kernel refuses a match for one protocol in a rule for all, which the programs accept.
     #[test]

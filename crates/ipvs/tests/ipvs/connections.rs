@@ -20,6 +20,8 @@ use super::support::{
 
 const SERVICE: &str = "172.30.10.1";
 const ENDPOINTS: [&str; 2] = ["10.180.0.1:8080", "10.180.0.2:8080"];
+/// Set in guests of `tests/vm`.
+const GUEST: &str = "PORTOLAN_TEST_GUEST";
 
 /// Listens at the endpoints, which are addresses of this namespace.
 fn listeners() -> [TcpListener; 2] {
@@ -250,10 +252,10 @@ struct Hidden {
 impl Hidden {
     /// Hides the module. Returns `None` outside the guest, so that no other host's modules are touched.
     fn new(module: &str) -> Option<Self> {
+        std::env::var_os(GUEST)?;
         let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-        if !mounts.lines().any(|line| line.split(' ').nth(1) == Some("/") && line.contains("rootfs")) {
-            return None;
-        }
+        let is_guest = mounts.lines().any(|line| line.starts_with("rootfs / "));
+        assert!(is_guest, "{GUEST} is set, and this is no guest: {mounts}");
         let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         let folder = format!("/lib/modules/{}", release.trim());
         let found = run("find", &format!("{folder}/ -name {module}.ko*"));
