@@ -10,29 +10,35 @@
 
 mod common;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use portolan_testkit::{
-    Namespace, Pod, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, eventually, is_emulated,
+    Family, Namespace, Pod, Probe, ProbeResult, Protocol, Traffic, TrafficPlan, eventually, is_emulated,
 };
 use serde_json::{Value, json};
 
 use common::http::get;
-use common::load::{assert_lossless, plan, without_renewed};
+use common::load::{assert_lossless, dual_stack, dual_stack_slices, plan, without_renewed};
 use common::{Cluster, PATIENCE, at, ipvs, objects, page, reaches};
 
+/// A source range of each family.
+type Ranges = [&'static str; 2];
+
 /// The addresses of the client.
-const CLIENT: &str = "203.0.113.0/24";
+const CLIENT: Ranges = ["203.0.113.0/24", "2001:db8:113::/64"];
 /// The addresses of the pod on the other node.
-const REMOTE: &str = "10.244.2.0/24";
-/// A range without any address of the test.
-const FOREIGN: &str = "198.18.0.0/15";
-const GUARDED: &str = "198.51.100.7:80";
+const REMOTE: Ranges = ["10.244.2.0/24", "fd00:10:244:2::/64"];
+/// Ranges without any address of the test.
+const FOREIGN: Ranges = ["198.18.0.0/15", "2001:2::/48"];
+/// The addresses of the Service with source ranges.
+const GUARDED: [&str; 2] = ["198.51.100.7:80", "[2001:db8:100::7]:80"];
 const WEIGHED: &str = "198.51.100.8:80";
-const HINTED: &str = "10.96.0.12:80";
+const HINTED: &str = "[fd00:96::12]:80";
+/// Time for an answer to a client outside the ranges, on any machine: many short tries meet more moments than a few long ones.
+const SHORT: Duration = Duration::from_millis(250);
 
 #[test]
 fn in_nftables_mode() {
@@ -65,11 +71,13 @@ fn edits_lose_nothing(cluster: &Cluster, mode: &str) {
     let _proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
     assert_eq!(page(cluster, "/proxyMode"), mode);
     let (client, remote) = (cluster.world.client().namespace(), cluster.world.remote_pods()[0].namespace());
-    reaches(client, Protocol::Tcp, at(GUARDED), &[one, other]);
+    reaches_guarded(client, &[one, other]);
     expect_weight(cluster, &[one]);
     reaches(remote, Protocol::Tcp, at(HINTED), &[one]);
     let stranger = Stranger::start(other.namespace());
-    let ways = [("client to guarded", GUARDED), ("client to weighed", WEIGHED)];
+    let [ipv4, ipv6] = GUARDED;
+    let ways =
+        [("client to guarded", ipv4), ("client to guarded, IPv6", ipv6), ("client to weighed", WEIGHED)];
     // A new UDP flow may get the endpoint that goes, and moves then.
     let plan_of = |to| TrafficPlan {
         renewed_flows: if to == WEIGHED { 0 } else { plan(to).renewed_flows },
@@ -89,7 +97,7 @@ fn edits_lose_nothing(cluster: &Cluster, mode: &str) {
             guard(cluster, ranges);
             weigh(cluster, ready);
             zone(cluster, zone_now);
-            reaches(client, Protocol::Tcp, at(GUARDED), &[one, other]);
+            reaches_guarded(client, &[one, other]);
             expect_weight(cluster, ready);
             reaches(remote, Protocol::Tcp, at(HINTED), chosen);
         }
@@ -102,7 +110,18 @@ fn edits_lose_nothing(cluster: &Cluster, mode: &str) {
 
     // Its packets do arrive: without ranges it is answered.
     guard(cluster, &[]);
-    reaches(other.namespace(), Protocol::Tcp, at(GUARDED), &[one, other]);
+    for to in GUARDED {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            reaches(other.namespace(), protocol, at(to), &[one, other]);
+        }
+    }
+}
+
+/// Waits until new connections in both families reach exactly these pods.
+fn reaches_guarded(from: &Namespace, pods: &[&Pod]) {
+    for to in GUARDED {
+        reaches(from, Protocol::Tcp, at(to), pods);
+    }
 }
 
 /// Takes away the range of a client that connects all the time, and gives it back. Meanwhile the client's new connections are
@@ -110,17 +129,19 @@ fn edits_lose_nothing(cluster: &Cluster, mode: &str) {
 fn a_range_goes_and_returns(cluster: &Cluster, mode: &str) {
     let [one, other] = cluster.world.pods() else { panic!("two pods") };
     let (client, remote) = (cluster.world.client().namespace(), cluster.world.remote_pods()[0].namespace());
-    let expect_answers = |from: &Namespace| reaches(from, Protocol::Tcp, at(GUARDED), &[one, other]);
+    let expect_answers = |from: &Namespace| reaches_guarded(from, &[one, other]);
     guard(cluster, &[CLIENT, REMOTE]);
     expect_answers(client);
     expect_answers(remote);
-    let kept = Traffic::start(remote, plan(GUARDED)).unwrap();
+    let start = |from: &Namespace, plan_to: fn(&str) -> TrafficPlan| {
+        GUARDED.map(|to| Traffic::start(from, plan_to(to)).unwrap())
+    };
+    let kept = start(remote, plan);
     // What is open when the range goes may break, so the client opens new connections only.
-    let new_ones = TrafficPlan { udp: None, streams: 0, ..without_renewed(plan(GUARDED)) };
-    let cut = Traffic::start(client, new_ones).unwrap();
+    let cut = start(client, |to| TrafficPlan { udp: None, streams: 0, ..without_renewed(plan(to)) });
 
     guard(cluster, &[REMOTE]);
-    becomes_silent(client, at(GUARDED));
+    becomes_silent(client);
     let outsider = Stranger::start(client);
     for ranges in [&[FOREIGN, REMOTE][..], &[REMOTE, FOREIGN], &[REMOTE]] {
         guard(cluster, ranges);
@@ -128,39 +149,54 @@ fn a_range_goes_and_returns(cluster: &Cluster, mode: &str) {
     }
     outsider.assert_had_no_answer();
     // A connection that has not timed out yet is answered when the range is back.
-    eventually(PATIENCE, "a connection has timed out", || cut.connections_timed_out() > 0).unwrap();
+    let is_dropped = || cut.iter().all(|traffic| traffic.connections_timed_out() > 0);
+    eventually(PATIENCE, "a connection of each family has timed out", is_dropped).unwrap();
 
     guard(cluster, &[CLIENT, REMOTE]);
     expect_answers(client);
-    let report = cut.stop().unwrap();
-    // A connection that is refused fails as well, but not by its timeout.
-    let dropped = report.connections_timed_out;
-    let all_dropped = dropped > 0 && dropped == report.connections_failed;
-    assert!(all_dropped && report.connections_ok > 0, "{mode}: client without its range: {report}");
-    let back = Traffic::start(client, plan(GUARDED)).unwrap();
+    for (family, traffic) in Family::BOTH.into_iter().zip(cut) {
+        let report = traffic.stop().unwrap();
+        // A connection that is refused fails as well, but not by its timeout.
+        let dropped = report.connections_timed_out;
+        let all_dropped = dropped > 0 && dropped == report.connections_failed;
+        assert!(all_dropped && report.connections_ok > 0, "{mode}, {family}: without its range: {report}");
+    }
+    let back = start(client, plan);
     for ranges in [&[CLIENT, FOREIGN, REMOTE][..], &[REMOTE, CLIENT]] {
         guard(cluster, ranges);
         expect_answers(client);
         expect_answers(remote);
     }
-    assert_lossless(vec![("client with its range again", back), ("pod in another range", kept)]);
+    let named = |name, load: [Traffic; 2]| load.map(|traffic| (name, traffic));
+    let both = [named("client with its range again", back), named("pod in another range", kept)];
+    assert_lossless(both.into_iter().flatten().collect());
 }
 
-/// Waits until new connections are dropped: none of a batch is answered or refused.
-fn becomes_silent(from: &Namespace, to: SocketAddr) {
+/// Returns probes to the Service with source ranges, of both families and protocols.
+fn probes() -> Vec<Probe> {
+    let of_protocol = |protocol| GUARDED.map(|to| Probe::new(protocol, at(to)));
+    [of_protocol(Protocol::Tcp), of_protocol(Protocol::Udp)].concat()
+}
+
+/// Waits until new connections and flows are dropped: none of a batch is answered or refused.
+fn becomes_silent(from: &Namespace) {
+    let batch = probes().repeat(4);
     let mut results = Vec::new();
     let outcome = eventually(PATIENCE, "silence", || {
-        results = from.probe_many(&[Probe::new(Protocol::Tcp, to); 8]).unwrap();
+        results = from.probe_many(&batch).unwrap();
         results.iter().all(|result| *result == ProbeResult::TimedOut)
     });
-    assert!(outcome.is_ok(), "{to} from {}: {results:?}", from.name());
+    assert!(outcome.is_ok(), "from {}: {results:?}", from.name());
 }
 
 /// Writes the Service with source ranges.
-fn guard(cluster: &Cluster, ranges: &[&str]) {
-    let mut service = objects::load_balancer("guarded", "10.96.0.10", 30_080, "198.51.100.7");
-    service["spec"]["loadBalancerSourceRanges"] = json!(ranges);
-    cluster.service(service, &cluster.world.pods().iter().collect::<Vec<_>>());
+fn guard(cluster: &Cluster, ranges: &[Ranges]) {
+    let service = objects::load_balancer("guarded", "10.96.0.10", 30_080, "198.51.100.7");
+    let mut service = dual_stack(service, "fd00:96::10", "2001:db8:100::7");
+    service["spec"]["loadBalancerSourceRanges"] = json!(ranges.concat());
+    let slices = dual_stack_slices(&service, &cluster.world.pods().iter().collect::<Vec<_>>());
+    cluster.apply(service);
+    cluster.apply_all(slices.into());
 }
 
 /// Writes the Service with a health-check node port and these endpoints.
@@ -188,7 +224,7 @@ fn expect_weight(cluster: &Cluster, pods: &[&Pod]) {
 
 /// Writes the Service whose endpoints are for the zones `a` and `b`.
 fn hint(cluster: &Cluster, pods: [&Pod; 2]) {
-    let service = objects::cluster_ip("hinted", "10.96.0.12");
+    let service = objects::cluster_ip("hinted", "fd00:96::12");
     let mut slice = objects::slice("hinted", &pods, &objects::ports(&service));
     for (endpoint, zone) in slice["endpoints"].as_array_mut().unwrap().iter_mut().zip(["a", "b"]) {
         endpoint["hints"] = json!({"forZones": [{"name": zone}]});
@@ -204,7 +240,7 @@ fn zone(cluster: &Cluster, zone: &str) {
     cluster.apply(node);
 }
 
-/// A client outside of the source ranges, which tries all the time.
+/// A client outside of the source ranges, which tries TCP and UDP in both families all the time.
 struct Stranger {
     over: Arc<AtomicBool>,
     /// Returns how often it has tried, and the answers.
@@ -216,11 +252,12 @@ impl Stranger {
         let over = Arc::new(AtomicBool::new(false));
         let (until, from) = (Arc::clone(&over), namespace.clone());
         let work = move || {
-            let probe = Probe::new(Protocol::Tcp, at(GUARDED)).expecting_silence();
+            let batch: Vec<Probe> = probes().into_iter().map(|probe| probe.timeout(SHORT)).collect();
+            let batch = batch.repeat(4);
             let (mut tried, mut answers) = (0, Vec::new());
             // It tries once at least, even if this thread starts late.
             loop {
-                let results = from.probe_many(&[probe; 8]).unwrap();
+                let results = from.probe_many(&batch).unwrap();
                 tried += results.len();
                 answers.extend(results.into_iter().filter(|result| result.backend().is_some()));
                 if until.load(Ordering::Relaxed) {

@@ -1,5 +1,5 @@
-//! A rolling update of a Service with the external traffic policy Local, in every mode, under load: the health check node
-//! port, endpoints that terminate, and connections that are open meanwhile. Needs root, and fails without.
+//! A rolling update of a dual-stack Service with the external traffic policy Local, in every mode, under load in both families:
+//! the health check node port, endpoints that terminate, and connections that are open meanwhile. Needs root, and fails without.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -13,11 +13,13 @@ use portolan_testkit::{Pod, Protocol, Traffic, eventually, is_emulated};
 use serde_json::{Value, json};
 
 use common::http::get;
-use common::load::{assert_lossless, assert_lossless_but_answers, plan};
+use common::load::{assert_lossless, assert_lossless_but_answers, dual_stack, dual_stack_slices, plan};
 use common::{Cluster, PATIENCE, at, ipvs, objects, page, reaches};
 
 const LOAD_BALANCER: &str = "198.51.100.7:80";
+const LOAD_BALANCER_IPV6: &str = "[2001:db8:100::7]:80";
 const NODE_PORT: &str = "192.168.100.1:30080";
+const CLUSTER_IP_IPV6: &str = "[fd00:96::10]:80";
 /// Replies of an endpoint that is removed may be on their way when its UDP flows are deleted.
 const ANSWERS_ON_THEIR_WAY: u64 = 3;
 /// IPVS drops packets of a flow whose endpoint has gone until the flow's entry in conntrack is deleted.
@@ -115,28 +117,30 @@ fn assert_stayed(load: Vec<(&'static str, Traffic)>, mode: &str) {
 }
 
 fn service() -> Value {
-    let mut service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    let service = objects::load_balancer("web", "10.96.0.10", 30_080, "198.51.100.7");
+    let mut service = dual_stack(service, "fd00:96::10", "2001:db8:100::7");
     service["spec"]["externalTrafficPolicy"] = json!("Local");
     service["spec"]["healthCheckNodePort"] = json!(32_000);
     service
 }
 
-/// Writes the EndpointSlice of the Service.
+/// Writes the EndpointSlices of the Service.
 fn update(cluster: &Cluster, endpoints: &[Endpoint<'_>]) {
     let pods: Vec<&Pod> = endpoints.iter().map(Endpoint::pod).collect();
-    let mut slice = objects::slice("web", &pods, &objects::ports(&service()));
-    for (endpoint, object) in endpoints.iter().zip(slice["endpoints"].as_array_mut().unwrap()) {
-        if matches!(endpoint, Terminating(_)) {
-            object["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
+    for mut slice in dual_stack_slices(&service(), &pods) {
+        for (endpoint, object) in endpoints.iter().zip(slice["endpoints"].as_array_mut().unwrap()) {
+            if matches!(endpoint, Terminating(_)) {
+                object["conditions"] = json!({"ready": false, "serving": true, "terminating": true});
+            }
         }
+        cluster.apply(slice);
     }
-    cluster.apply(slice);
 }
 
 /// Waits until new connections from outside reach exactly these pods, and the health check has this number of endpoints.
 fn expect(cluster: &Cluster, pods: &[&Pod], ready: usize) {
     let client = cluster.world.client().namespace();
-    for to in [LOAD_BALANCER, NODE_PORT] {
+    for to in [LOAD_BALANCER, LOAD_BALANCER_IPV6, NODE_PORT] {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             reaches(client, protocol, at(to), pods);
         }
@@ -158,8 +162,9 @@ fn start(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
     let (client, remote) = (cluster.world.client().namespace(), cluster.world.remote_pods()[0].namespace());
     let ways = [
         ("client to load balancer", client, LOAD_BALANCER),
+        ("client to load balancer, IPv6", client, LOAD_BALANCER_IPV6),
         ("client to node port", client, NODE_PORT),
-        ("pod to cluster IP", remote, "10.96.0.10:80"),
+        ("pod to cluster IP, IPv6", remote, CLUSTER_IP_IPV6),
     ];
     ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
 }

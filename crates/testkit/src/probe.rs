@@ -17,7 +17,8 @@ const EMULATED_PATIENCE: Duration = Duration::from_secs(20);
 const EMULATED_TIMES: u32 = 10;
 /// How often an emulated machine sends a datagram that is not answered.
 const EMULATED_ATTEMPTS: u32 = 4;
-/// Time to wait if no answer is expected: long compared to an answer's time, short compared to a test's.
+/// Time to wait if no answer is expected: long compared to an answer's time, short compared to a test's. It is longer where every
+/// instruction is emulated, as answers take longer there. No other timeout of a probe has this value.
 const DROP_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Returns true if every instruction of this machine is emulated (`PORTOLAN_TEST_EMULATED`, which tests/vm/run sets).
@@ -29,6 +30,16 @@ pub fn is_emulated() -> bool {
 /// Returns the time to wait for something that usually takes less than `usual`; longer on an emulated machine.
 pub(crate) fn patience(usual: Duration) -> Duration {
     if is_emulated() { usual.saturating_mul(EMULATED_TIMES) } else { usual }
+}
+
+/// Returns the time for which a probe with this timeout waits if every instruction is emulated. A timeout that a test has chosen
+/// itself stays.
+fn emulated(timeout: Duration) -> Duration {
+    match timeout {
+        PATIENCE => EMULATED_PATIENCE,
+        DROP_PATIENCE => DROP_PATIENCE.saturating_mul(EMULATED_TIMES),
+        other => other,
+    }
 }
 
 /// One attempt to reach an address.
@@ -73,9 +84,9 @@ impl Probe {
         self
     }
 
-    /// Returns the time to wait on this machine. Only the default is longer on an emulated machine.
+    /// Returns the time to wait on this machine. Only the default, and the time for a silence, are longer on an emulated machine.
     pub(crate) fn patience(&self) -> Duration {
-        if self.timeout == PATIENCE && is_emulated() { EMULATED_PATIENCE } else { self.timeout }
+        if is_emulated() { emulated(self.timeout) } else { self.timeout }
     }
 
     /// Returns how often the packet is sent until an answer arrives. The kernel repeats SYNs itself. An emulated machine
@@ -90,7 +101,7 @@ impl Probe {
         self.protocol != Protocol::Tcp && self.timeout == PATIENCE
     }
 
-    /// Sets the short timeout (200 ms) of a probe that should get no answer.
+    /// Sets the short timeout (200 ms, and longer on an emulated machine) of a probe that should get no answer.
     #[must_use]
     pub const fn expecting_silence(self) -> Self {
         self.timeout(DROP_PATIENCE)
@@ -142,5 +153,20 @@ impl ProbeResult {
             Self::Reached(reached) => Some(reached.seen_source.ip()),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_everything_is_emulated_the_usual_times_are_longer_and_chosen_ones_stay() {
+        let usual = Probe::new(Protocol::Tcp, SocketAddr::from(([192, 0, 2, 1], 80)));
+        for probe in [usual, usual.expecting_silence()] {
+            assert!(emulated(probe.timeout) >= 3 * probe.timeout, "{probe:?}");
+        }
+        let chosen = Duration::from_millis(250);
+        assert_eq!(emulated(usual.timeout(chosen).timeout), chosen);
     }
 }

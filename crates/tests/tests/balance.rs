@@ -11,18 +11,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use portolan_model::world::Edit;
 use portolan_model::{Family, Protocol};
-use portolan_testkit::{Pod, Probe, ProbeResult};
+use portolan_testkit::{Namespace, Pod, Probe, ProbeResult};
 use portolan_tests::{At, Cluster, Endpoint, Mode, TARGET_PORTS, in_every_mode, service, slices};
 use serde_json::json;
 
 in_every_mode! {
     every_endpoint_gets_its_share,
+    local_endpoints_get_their_share_at_node_ports_with_and_without_counters,
 }
 
 /// The number of connections for each number of endpoints.
 const DRAWS: u16 = 3000;
 /// Maximum number of endpoints.
 const ENDPOINTS: u16 = 40;
+/// Numbers of endpoints with policy Local. Modes that use them in turn need only the first.
+const LOCAL_ENDPOINTS: [u16; 2] = [3, 17];
+/// Endpoints of the other node. With policy Local they get no connection.
+const ELSEWHERE: &str = "Rr1 Rr2";
 /// The quantile of the normal distribution above which a result is a fault. Equal chances give such a result once in
 /// 1,000,000,000 tests.
 const QUANTILE: f64 = 6.0;
@@ -32,19 +37,48 @@ const QUANTILE: f64 = 6.0;
 fn every_endpoint_gets_its_share(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.put(&service(), "Rl1");
+    let pod = cluster.sender("pod").namespace.clone();
     for family in Family::BOTH {
         let addresses = endpoint_addresses(family);
         serve(&cluster, &addresses);
         let mut faults = String::new();
         for count in counts(mode, family) {
-            set_endpoints(&mut cluster, family, &addresses[..usize::from(count)]);
-            let judge = if draws(mode) { unequal_chances } else { out_of_turn };
-            if let Some(fault) = judge(&cluster, family, count) {
+            set_endpoints(&mut cluster, family, &addresses[..usize::from(count)], "");
+            if let Some(fault) = unequal_shares(&cluster, &pod, At::ClusterIp.socket(family), count) {
                 writeln!(faults, "{family}, {count} endpoints: {fault}").unwrap();
             }
         }
         assert!(faults.is_empty(), "{faults}");
     }
+}
+
+/// Local endpoints have numbers of their own, and endpoints that count are in other maps.
+fn local_endpoints_get_their_share_at_node_ports_with_and_without_counters(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    cluster.put(&service().external_local(), "Rl1");
+    let client = cluster.sender("client").namespace.clone();
+    let mut faults = String::new();
+    for family in Family::BOTH {
+        let addresses = endpoint_addresses(family);
+        serve(&cluster, &addresses);
+        for count in LOCAL_ENDPOINTS.into_iter().take(if draws(mode) { 2 } else { 1 }) {
+            set_endpoints(&mut cluster, family, &addresses[..usize::from(count)], ELSEWHERE);
+            for counters in [false, true] {
+                cluster.configure(|settings| settings.counters = counters);
+                if let Some(fault) = unequal_shares(&cluster, &client, At::NodePort.socket(family), count) {
+                    writeln!(faults, "{family}, {count} endpoints, counters {counters}: {fault}").unwrap();
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults}");
+}
+
+/// Returns what is wrong with the shares of the endpoints. Flows of earlier endpoints are forgotten first, because a source port
+/// that is used again continues its flow.
+fn unequal_shares(cluster: &Cluster, from: &Namespace, to: SocketAddr, count: u16) -> Option<String> {
+    cluster.world().node().namespace().output("conntrack", &["-F"]).unwrap();
+    if draws(cluster.mode()) { unequal_chances(from, to, count) } else { out_of_turn(from, to, count) }
 }
 
 /// Returns the numbers of endpoints to check: every number, if chances are computed from it. The rules of both families
@@ -84,37 +118,30 @@ fn serve(cluster: &Cluster, addresses: &[IpAddr]) {
     cluster.world().echo().listen_many(server(cluster).namespace(), &places).unwrap();
 }
 
-/// Gives the Service `default/web` these endpoints in a family. Flows of earlier endpoints are forgotten, because a
-/// source port that is used again continues its flow.
-fn set_endpoints(cluster: &mut Cluster, family: Family, addresses: &[IpAddr]) {
+/// Gives the Service `default/web` endpoints of this node at these addresses in a family, and `others` (see [`Endpoint`]).
+fn set_endpoints(cluster: &mut Cluster, family: Family, addresses: &[IpAddr], others: &str) {
     let version = u64::MAX - u64::from(ENDPOINTS) + addresses.len() as u64;
-    let mut edits = slices(&Endpoint::parse_all("Rl1"), version);
+    let mut edits = slices(&Endpoint::parse_all(&format!("Rl1 {others}")), version);
     edits.retain(|edit| matches!(edit, Edit::Upsert(_, slice) if slice["addressType"] == family.to_string()));
     for edit in &mut edits {
         let Edit::Upsert(_, slice) = edit else { continue };
-        let endpoint = slice["endpoints"][0].clone();
-        let with = |address: &IpAddr| {
-            let mut endpoint = endpoint.clone();
+        let endpoints = slice["endpoints"].as_array_mut().unwrap();
+        let here = endpoints.remove(0);
+        endpoints.extend(addresses.iter().map(|address| {
+            let mut endpoint = here.clone();
             endpoint["addresses"] = json!([address]);
             endpoint
-        };
-        slice["endpoints"] = addresses.iter().map(with).collect();
+        }));
     }
     cluster.apply(&edits);
-    cluster.world().node().namespace().output("conntrack", &["-F"]).unwrap();
-}
-
-fn probe_of(family: Family, protocol: Protocol) -> Probe {
-    Probe::new(protocol, At::ClusterIp.socket(family))
 }
 
 /// Returns what is wrong with the chances of the endpoints, by the chi-square test.
-fn unequal_chances(cluster: &Cluster, family: Family, count: u16) -> Option<String> {
-    let sender = cluster.world().pods().last().unwrap().namespace();
-    let probes = vec![probe_of(family, Protocol::Udp); DRAWS.into()];
+fn unequal_chances(from: &Namespace, to: SocketAddr, count: u16) -> Option<String> {
+    let probes = vec![Probe::new(Protocol::Udp, to); DRAWS.into()];
     let mut drawn: BTreeMap<SocketAddr, u32> = BTreeMap::new();
     let mut others: BTreeMap<String, u32> = BTreeMap::new();
-    for result in sender.probe_many(&probes).unwrap() {
+    for result in from.probe_many(&probes).unwrap() {
         match result.backend() {
             Some(backend) => *drawn.entry(backend).or_default() += 1,
             None => *others.entry(format!("{result:?}")).or_default() += 1,
@@ -143,11 +170,10 @@ fn chi_square_limit(freedom: f64, quantile: f64) -> f64 {
 }
 
 /// Returns what is wrong with the order of the endpoints in three rounds.
-fn out_of_turn(cluster: &Cluster, family: Family, count: u16) -> Option<String> {
-    let sender = cluster.world().pods().last().unwrap().namespace();
+fn out_of_turn(from: &Namespace, to: SocketAddr, count: u16) -> Option<String> {
     for protocol in [Protocol::Tcp, Protocol::Udp] {
-        let probe = probe_of(family, protocol);
-        let results: Vec<_> = (0..3 * count).map(|_| sender.probe(probe).unwrap()).collect();
+        let probe = Probe::new(protocol, to);
+        let results: Vec<_> = (0..3 * count).map(|_| from.probe(probe).unwrap()).collect();
         let order: Vec<_> = results.iter().filter_map(ProbeResult::backend).collect();
         let (round, all) = (usize::from(count), order.iter().collect::<HashSet<_>>());
         let repeats = order.iter().zip(order.iter().skip(round)).all(|(first, next)| first == next);

@@ -1,5 +1,6 @@
 //! Refused packets: the first SYN of a TCP connection is refused, and so are later packets of a connection that the kernel no
-//! longer tracks. A client that was refused is not refused again once there is an endpoint.
+//! longer tracks. A client that was refused is not refused again once there is an endpoint. With an endpoint, the first SYN is
+//! answered.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -20,6 +21,7 @@ use serde_json::json;
 
 in_every_mode! {
     a_blocking_connect_is_refused_by_the_answer_to_its_first_syn,
+    a_blocking_connect_is_served_by_the_answer_to_its_first_syn,
     connections_outlive_their_endpoints_and_are_reset_once_forgotten,
     a_refused_client_reaches_new_endpoints_from_the_same_port,
 }
@@ -29,6 +31,10 @@ in_every_mode! {
 const FIRST_SOURCE_PORT: u16 = 20_000;
 /// Deadline of any response.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The senders of blocking connects.
+const SENDERS: [&str; 5] = ["pod", "remote", "client", "node", "remote-node"];
+/// The places at which the Service has a port.
+const FRONTENDS: [At; 4] = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort];
 
 /// Returns the number of repeated SYNs that the kernel counts in this network namespace.
 fn repeated_syns() -> u64 {
@@ -49,10 +55,7 @@ fn connect(to: SocketAddr) -> (Option<ErrorKind>, u64) {
 fn a_blocking_connect_is_refused_by_the_answer_to_its_first_syn(mode: Mode) {
     let mut cluster = Cluster::new(mode);
     cluster.put(&service().external(), "");
-    let at = [At::ClusterIp, At::ExternalIp, At::LoadBalancerIp, At::NodePort, At::WrongPort];
-    let senders = ["pod", "remote", "client", "node", "remote-node"];
-    let attempts = senders.iter().flat_map(|sender| attempts_of(cluster.sender(sender), &at));
-    let attempts: Vec<Attempt> = attempts.filter(|attempt| attempt.protocol == Protocol::Tcp).collect();
+    let attempts = connects(&cluster, &[&FRONTENDS[..], &[At::WrongPort]].concat());
     let mut refused = 0;
     for (attempt, verdict) in attempts.iter().zip(cluster.judge(&attempts)) {
         if verdict.fate == Fate::Reject {
@@ -63,6 +66,34 @@ fn a_blocking_connect_is_refused_by_the_answer_to_its_first_syn(mode: Mode) {
     }
     // Pods and outside senders at four frontends each, and the node at two of them at least.
     assert!(refused >= 2 * (4 * 4 + 2), "{refused} of {attempts:?}");
+}
+
+/// Returns TCP connections of all senders to these places, in both families.
+fn connects(cluster: &Cluster, at: &[At]) -> Vec<Attempt> {
+    let attempts = SENDERS.iter().flat_map(|sender| attempts_of(cluster.sender(sender), at));
+    attempts.filter(|attempt| attempt.protocol == Protocol::Tcp).collect()
+}
+
+/// A SYN that a mode loses is repeated after a second, so the connection is served all the same. Only the counter of repeated
+/// SYNs shows the loss. A relay connects to the endpoint from the node, so the node's counter must stay as it is, too.
+fn a_blocking_connect_is_served_by_the_answer_to_its_first_syn(mode: Mode) {
+    let mut cluster = Cluster::new(mode);
+    let node = cluster.world().node().namespace().clone();
+    let mut served = 0;
+    for endpoint in ["Rl1", "Rr1"] {
+        cluster.put(&service().external(), endpoint);
+        let attempts = connects(&cluster, &FRONTENDS);
+        for (attempt, verdict) in attempts.iter().zip(cluster.judge(&attempts)) {
+            assert!(matches!(verdict.fate, Fate::Backends { .. }), "{attempt} to {endpoint}: {verdict:?}");
+            let before = node.run(repeated_syns).unwrap();
+            let repeated = attempt.sender.namespace.run(|| greeted_after(attempt.destination)).unwrap();
+            let of_node = node.run(repeated_syns).unwrap() - before;
+            assert_eq!((repeated, of_node), (0, 0), "{attempt} to {endpoint}: repeated SYNs");
+            served += 1;
+        }
+    }
+    // Both families and both endpoints.
+    assert_eq!(served, 2 * 2 * SENDERS.len() * FRONTENDS.len());
 }
 
 /// A Service that loses its endpoints keeps its connections and refuses new ones. To conntrack, a packet in the
@@ -180,6 +211,13 @@ fn greeted(to: SocketAddr) -> TcpStream {
     stream
 }
 
+/// Returns how many SYNs were repeated until the responder has sent its first line.
+fn greeted_after(to: SocketAddr) -> u64 {
+    let before = repeated_syns();
+    drop(greeted(to));
+    repeated_syns() - before
+}
+
 /// Returns true if the responder echoes a word.
 fn echoed(stream: &mut TcpStream) -> Result<bool, ErrorKind> {
     const WORD: &[u8] = b"still there";
@@ -188,25 +226,34 @@ fn echoed(stream: &mut TcpStream) -> Result<bool, ErrorKind> {
     Ok(answer == WORD)
 }
 
-/// Sends datagrams from one socket of the client outside, and returns how many have arrived at a pod that never answers.
+/// Sends datagrams of one family from one socket of the client outside, and returns how many have arrived at a pod that never
+/// answers.
 struct OneWay<'a> {
     socket: UdpSocket,
     pod: &'a Namespace,
+    /// The family of the table with the counter.
+    table: &'static str,
 }
 
 impl<'a> OneWay<'a> {
-    fn new(client: &Namespace, pod: &'a Namespace) -> Self {
-        let rules = "table inet silent {
-            counter arrived { }
-            chain input { type filter hook input priority 0; udp dport 8080 counter name arrived; }
-            chain output { type filter hook output priority 0; meta l4proto udp drop; }
-        }";
-        pod.output_with_input("nft", &["-f", "-"], rules).unwrap();
-        Self { socket: client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap(), pod }
+    fn new(client: &Namespace, pod: &'a Namespace, family: Family) -> Self {
+        let (table, any) = match family {
+            Family::Ipv4 => ("ip", "0.0.0.0:0"),
+            Family::Ipv6 => ("ip6", "[::]:0"),
+        };
+        let rules = format!(
+            "table {table} silent {{
+                counter arrived {{ }}
+                chain input {{ type filter hook input priority 0; udp dport 8080 counter name arrived; }}
+                chain output {{ type filter hook output priority 0; meta l4proto udp drop; }}
+            }}"
+        );
+        pod.output_with_input("nft", &["-f", "-"], &rules).unwrap();
+        Self { socket: client.run(|| UdpSocket::bind(any).unwrap()).unwrap(), pod, table }
     }
 
     fn arrived(&self) -> u64 {
-        let text = self.pod.output("nft", &["list", "counter", "inet", "silent", "arrived"]).unwrap();
+        let text = self.pod.output("nft", &["list", "counter", self.table, "silent", "arrived"]).unwrap();
         let (_, rest) = text.split_once("packets ").unwrap();
         rest.split(' ').next().unwrap().parse().unwrap()
     }
@@ -222,23 +269,25 @@ impl<'a> OneWay<'a> {
 #[test]
 fn one_way_datagrams_of_a_client_that_is_forbidden_later_are_dropped() {
     let mut cluster = Cluster::new(Mode::Nftables);
-    let open = service().external();
-    cluster.put(&open, "Rl1");
-    let to: Vec<SocketAddr> = [At::LoadBalancerIp, At::ClusterIp].map(|at| at.socket(Family::Ipv4)).into();
     let world = cluster.world();
     let (client, pod) = (world.client().namespace().clone(), world.pods()[0].namespace().clone());
-    let flow = OneWay::new(&client, &pod);
-    let send = |to: SocketAddr| flow.socket.send_to(b"x", to).unwrap();
-    send(to[0]);
-    flow.has(1);
-    send(to[0]);
-    flow.has(2);
-    cluster.put(&open.source_ranges(&["192.0.2.0/24", "2001:db8:2::/64"]), "Rl1");
-    for _ in 0..3 {
+    let open = service().external();
+    for family in Family::BOTH {
+        cluster.put(&open, "Rl1");
+        let to = [At::LoadBalancerIp, At::ClusterIp].map(|at| at.socket(family));
+        let flow = OneWay::new(&client, &pod, family);
+        let send = |to: SocketAddr| flow.socket.send_to(b"x", to).unwrap();
         send(to[0]);
+        flow.has(1);
+        send(to[0]);
+        flow.has(2);
+        cluster.put(&open.clone().source_ranges(&["192.0.2.0/24", "2001:db8:2::/64"]), "Rl1");
+        for _ in 0..3 {
+            send(to[0]);
+        }
+        // Packets of this socket stay in their order, and the cluster IP has no ranges.
+        send(to[1]);
+        flow.has(3);
+        assert_eq!(flow.arrived(), 3, "{family}: those to the load-balancer IP are dropped");
     }
-    // Packets of this socket stay in their order, and the cluster IP has no ranges.
-    send(to[1]);
-    flow.has(3);
-    assert_eq!(flow.arrived(), 3, "those to the load-balancer IP are dropped");
 }

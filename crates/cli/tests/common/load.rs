@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use portolan_testkit::{Namespace, Protocol, Traffic, TrafficPlan, TrafficReport, is_emulated};
-use serde_json::Value;
+use portolan_testkit::{Family, Namespace, Pod, Protocol, Traffic, TrafficPlan, TrafficReport, is_emulated};
+use serde_json::{Value, json};
 
 use super::{BACKEND_PORT, Cluster, PATIENCE, at, objects};
 
@@ -32,7 +32,29 @@ fn services() -> [Value; 2] {
     ]
 }
 
-/// Starts a steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address.
+/// Adds an IPv6 cluster IP, and an address of the load balancer in IPv6, to a Service of IPv4.
+pub(crate) fn dual_stack(mut service: Value, address: &str, ingress: &str) -> Value {
+    let first = service["spec"]["clusterIP"].clone();
+    service["spec"]["clusterIPs"] = json!([first, address]);
+    service["spec"]["ipFamilies"] = json!(["IPv4", "IPv6"]);
+    service["spec"]["ipFamilyPolicy"] = "RequireDualStack".into();
+    service["status"]["loadBalancer"]["ingress"].as_array_mut().unwrap().push(json!({"ip": ingress}));
+    service
+}
+
+/// Returns the EndpointSlices of a dual-stack Service with these pods, one of each family.
+pub(crate) fn dual_stack_slices(service: &Value, pods: &[&Pod]) -> [Value; 2] {
+    let name = objects::name(service);
+    Family::BOTH.map(|family| {
+        let ports: Vec<_> = objects::ports(service).into_iter().map(|(port, _)| (port, family)).collect();
+        let mut slice = objects::slice(name, pods, &ports);
+        slice["metadata"]["name"] = format!("{name}-{}", family.to_string().to_lowercase()).into();
+        slice
+    })
+}
+
+/// Starts a steady load from a pod, the node and outside, to a cluster IP, a node port and a load balancer's address, in both
+/// families.
 pub(crate) fn start(cluster: &Cluster) -> Vec<(&'static str, Traffic)> {
     start_plans(cluster, plan)
 }
@@ -44,12 +66,13 @@ pub(crate) fn start_plans(
 ) -> Vec<(&'static str, Traffic)> {
     let (pod, node) = (cluster.world.pods()[0].namespace(), cluster.world.node().namespace());
     let client = cluster.world.client().namespace();
-    let ways: [(&str, &Namespace, &str); 6] = [
+    let ways: [(&str, &Namespace, &str); 7] = [
         ("pod to cluster IP", pod, "10.96.0.10:80"),
         ("node to cluster IP, IPv6", node, "[fd00:96::10]:80"),
         ("client to node port", client, "192.168.100.1:30080"),
         ("pod to node port, IPv6", pod, "[fd00:192:168:100::1]:30081"),
         ("client to load balancer", client, "198.51.100.7:80"),
+        ("client to load balancer, IPv6", client, "[2001:db8:100::7]:80"),
         ("node to load balancer", node, "198.51.100.7:80"),
     ];
     ways.map(|(name, from, to)| (name, Traffic::start(from, plan(to)).unwrap())).into()
@@ -131,6 +154,10 @@ fn lost_at_one_moment(report: &TrafficReport) -> bool {
 }
 
 fn assert_all(load: Vec<(&'static str, Traffic)>, is_good: impl Fn(&TrafficReport) -> bool, why: &str) {
+    // Where answers are missing, all wait for them at the same time.
+    for (_, traffic) in &load {
+        traffic.wind_down();
+    }
     let ended = load.into_iter().map(|(name, traffic)| (name, traffic.stop().unwrap()));
     let is_bad =
         |report: &TrafficReport| !is_good(report) || report.connections_ok == 0 || report.udp_sent == 0;

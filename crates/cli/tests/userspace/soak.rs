@@ -12,7 +12,7 @@ use portolan_testkit::{Family, Namespace, PortolanProcess, Protocol, eventually}
 use rustix::net::sockopt::set_socket_linger;
 use serde_json::json;
 
-use super::metric;
+use super::{REDIRECT, TPROXY, metric};
 use crate::common::{BACKEND_PORT, Cluster, PATIENCE, at, objects};
 
 const SHORT: u64 = 15;
@@ -136,6 +136,15 @@ fn descriptors(proxy: &PortolanProcess) -> usize {
 
 #[test]
 fn memory_is_flat_whatever_comes_and_goes() {
+    stays_flat(TPROXY);
+}
+
+#[test]
+fn memory_is_flat_with_redirected_packets_as_well() {
+    stays_flat(REDIRECT);
+}
+
+fn stays_flat(capture: &str) {
     let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").map_or(SHORT, |text| text.parse().unwrap());
     let whole = Duration::from_secs(seconds);
     let cluster = Cluster::new();
@@ -146,7 +155,8 @@ fn memory_is_flat_whatever_comes_and_goes() {
         // Without this, the ports of closed connections run out after a minute.
         namespace.write_sysctls(&[("net/ipv4/tcp_tw_reuse".to_owned(), "1")]).unwrap();
     }
-    let proxy = cluster.proxy_with(CONFIGURATION);
+    let proxy = cluster.proxy_with_arguments(CONFIGURATION, &[capture]);
+    assert_eq!(metric(&cluster, "portolan_relay_redirected"), u64::from(capture == REDIRECT));
     let before = descriptors(&proxy);
     let score = Arc::new(Score::default());
     let start = |namespace: &Namespace, to: &str, work: fn(SocketAddr, &Score)| {
@@ -173,7 +183,7 @@ fn memory_is_flat_whatever_comes_and_goes() {
             warm = Some(resident());
         }
         if round % 20 == 0 {
-            eprintln!("after {:.0?}: {} KiB", started.elapsed(), resident() >> 10);
+            eprintln!("{capture} after {:.0?}: {} KiB", started.elapsed(), resident() >> 10);
         }
         sleep(Duration::from_millis(500));
     }
@@ -184,9 +194,9 @@ fn memory_is_flat_whatever_comes_and_goes() {
     }
     let [served, failed, answered] =
         [&score.served, &score.failed, &score.answered].map(|number| number.load(Ordering::Relaxed));
-    eprintln!("{served} connections served, {failed} failed, {answered} datagrams answered");
+    eprintln!("{capture}: {served} connections served, {failed} failed, {answered} datagrams answered");
     eprintln!(
-        "resident: {} KiB after {:.0?}, {} KiB after {whole:.0?}",
+        "{capture}: resident {} KiB after {:.0?}, {} KiB after {whole:.0?}",
         warm >> 10,
         whole / WARM,
         last >> 10
