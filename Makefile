@@ -108,8 +108,8 @@ VM_SKIP := any_line for_10_s under_load contention edits:: limits:: priority:: r
 PACKETS := --test affinity --test balance --test bursts --test counters --test decisions --test differences --test foreign --test frontends --test host_network --test masquerade --test refusals --test random
 # A random world takes minutes in an emulated guest.
 GUEST_IPVS_PACKETS := PORTOLAN_ROUNDS=$${PORTOLAN_ROUNDS:-3} $(GUEST) $(PACKETS) -- ipvs::
-# Three minutes, a guest for each program. The test that is skipped fails on kernels like 6.1: see "Left out" in SPECIFICATION.md.
-GUEST_NFTABLES_PACKETS := VM_MUST_SELECT=tests $(GUEST) --test balance --test decisions --test differences --test frontends --test host_network --test masquerade --test refusals -- nftables:: --skip a_client_uses_one_port
+# Three minutes, a guest for each program.
+GUEST_NFTABLES_PACKETS := VM_MUST_SELECT=tests $(GUEST) --test balance --test decisions --test differences --test frontends --test host_network --test masquerade --test refusals -- nftables::
 # Prints how many tests failed in a guest and were run once more, and which.
 AGAIN := echo "tests that failed in a guest and were run once more: $$(cat target/vm/again 2>/dev/null | wc -l)"; \
 	cat target/vm/again 2>/dev/null || true

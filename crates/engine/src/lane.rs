@@ -159,11 +159,18 @@ impl Lane {
     /// Notes that another program changed the rules. They are compared soon. Changes are committed meanwhile.
     pub(super) fn drifted(&mut self) {
         let now = self.clock.now();
-        if self.repairs.notice(now) && self.active.state.doubt(Reason::Drift, now) {
+        if !self.repairs.notice(now) {
+            return;
+        }
+        if self.active.state.doubt(Reason::Drift, now) {
+            self.not_before = Some(now);
+        } else if self.active.state.reason() != Some(Reason::Failure) {
+            return;
+        }
+        // The comparison that follows a failure mends the drift, too. It waits as long as without it.
+        if self.repairs.begin() {
             self.drift.noticed = self.drift.noticed.saturating_add(1);
             self.drift.last = Some(now);
-            self.not_before = Some(now);
-            self.repairs.begin();
         }
     }
 

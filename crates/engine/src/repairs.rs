@@ -38,9 +38,9 @@ impl Repairs {
         self.at
     }
 
-    /// A comparison is demanded because of drift.
-    pub(super) const fn begin(&mut self) {
-        self.is_under_way = true;
+    /// A comparison is demanded because of drift, or one that waits mends drift. Returns false if it mends drift already.
+    pub(super) const fn begin(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_under_way, true)
     }
 
     /// A comparison begins. It mends the drift that was noted before.

@@ -85,10 +85,15 @@ fn a_blocking_connect_is_served_by_the_answer_to_its_first_syn(mode: Mode) {
         let attempts = connects(&cluster, &FRONTENDS);
         for (attempt, verdict) in attempts.iter().zip(cluster.judge(&attempts)) {
             assert!(matches!(verdict.fate, Fate::Backends { .. }), "{attempt} to {endpoint}: {verdict:?}");
-            let before = node.run(repeated_syns).unwrap();
-            let repeated = attempt.sender.namespace.run(|| greeted_after(attempt.destination)).unwrap();
-            let of_node = node.run(repeated_syns).unwrap() - before;
-            assert_eq!((repeated, of_node), (0, 0), "{attempt} to {endpoint}: repeated SYNs");
+            let repeated = || {
+                let before = node.run(repeated_syns).unwrap();
+                let of_sender = attempt.sender.namespace.run(|| greeted_after(attempt.destination)).unwrap();
+                (of_sender, node.run(repeated_syns).unwrap() - before)
+            };
+            // A machine that pauses for a second repeats a SYN once. A mode that loses first SYNs loses each of them.
+            let is_served = repeated() == (0, 0);
+            let again = if is_served { (0, 0) } else { repeated() };
+            assert_eq!(again, (0, 0), "{attempt} to {endpoint}: repeated SYNs of the sender and the node");
             served += 1;
         }
     }

@@ -10,6 +10,10 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const TIMES: usize = 8;
 /// The same for a patch. The server holds the patch, the stored object, the result, and copies of what it replaces.
 const TIMES_OF_A_PATCH: usize = 14;
+/// Memory that the `copy` operations of a patch may take besides.
+const COPIED: u64 = 8 << 20;
+/// Copies of an endpoint that take nearly as much.
+const COPIES: usize = 1500;
 /// Memory that any request may take, even a short one.
 const FLOOR: u64 = 14 << 20;
 /// Length of the longest body that the server reads.
@@ -272,23 +276,29 @@ fn patch(site: &Site, path: &str, media_type: &str, body: &str) -> u16 {
     answer.unwrap().unwrap().status
 }
 
+/// Sends a patch of a stored slice to a server that has answered no other request. Returns the status and the memory.
+fn patched(stored: &str, media_type: &str, body: &str) -> (u16, u64) {
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let (site, folder) = (Site::new(), tempfile::tempdir().unwrap());
+    let arguments = ["--data-dir", folder.path().to_str().unwrap()];
+    let mut server = site.serve(&[], &arguments);
+    site.ready(&mut server);
+    assert_eq!(site.ask("POST", slices, stored).code, 201);
+    drop(server);
+    // Memory that an earlier request freed would hide the growth.
+    let mut server = site.serve(&[], &arguments);
+    site.ready(&mut server);
+    let mut code = 0;
+    let taken = taken(&server, || code = patch(&site, &format!("{slices}/s"), media_type, body));
+    (code, taken)
+}
+
 #[test]
 fn patches_of_the_longest_slice_take_at_most_what_the_book_says() {
-    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     let stored = slice(78, 8);
     let mut wrong = Vec::new();
     for (what, media_type, body) in patches(&stored) {
-        let (site, folder) = (Site::new(), tempfile::tempdir().unwrap());
-        let arguments = ["--data-dir", folder.path().to_str().unwrap()];
-        let mut server = site.serve(&[], &arguments);
-        site.ready(&mut server);
-        assert_eq!(site.ask("POST", slices, &stored).code, 201);
-        drop(server);
-        // Memory that an earlier request freed would hide the growth.
-        let mut server = site.serve(&[], &arguments);
-        site.ready(&mut server);
-        let mut code = 0;
-        let taken = taken(&server, || code = patch(&site, &format!("{slices}/s"), media_type, &body));
+        let (code, taken) = patched(&stored, media_type, &body);
         let times = taken as f64 / body.len() as f64;
         println!("{what}, {media_type} of {} bytes: {code}, {taken} bytes, {times:.1} times", body.len());
         assert_eq!(code, 200, "{what}, {media_type}");
@@ -297,4 +307,19 @@ fn patches_of_the_longest_slice_take_at_most_what_the_book_says() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The copies are as many as the server makes, and more than a slice may have.
+#[test]
+fn a_patch_that_copies_takes_as_much_more_as_the_book_says() {
+    let stored = slice(78, 8);
+    let copy = |_| "{\"op\":\"copy\",\"from\":\"/endpoints/0\",\"path\":\"/endpoints/-\"}".to_owned();
+    let of = |count| {
+        let body = many("[", copy, "]", count);
+        let (code, taken) = patched(&stored, JSON, &body);
+        println!("{count} copies, {} bytes: {code}, {taken} bytes", body.len());
+        assert!(taken <= most(&body, TIMES_OF_A_PATCH) + COPIED, "{count} copies: {taken} bytes");
+        code
+    };
+    assert_eq!((of(COPIES), of(2 * COPIES)), (422, 413), "too many endpoints, and too much copied");
 }
