@@ -38,7 +38,7 @@ impl Repairs {
         self.at
     }
 
-    /// A comparison is demanded because of drift, or one that waits mends drift. Returns false if it mends drift already.
+    /// Notes that the next comparison repairs drift. Returns false if that was noted before.
     pub(super) const fn begin(&mut self) -> bool {
         !std::mem::replace(&mut self.is_under_way, true)
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use portolan_testkit::Namespace;
 use serde_json::json;
 
-/// The begin of a list that has 9,000 bytes.
+/// An answer that announces a list of 9,000 bytes, and ends before the first item.
 pub(crate) const BREAKS_OFF: &str = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9000\r\n\r\n\
     {\"kind\":\"List\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"7\"},\"items\":[";
 
