@@ -27,8 +27,9 @@ fn value(kind: &'static Type) -> BoxedStrategy<Value> {
         Type::MicroTime => (seconds, 0_u32..1_000_000)
             .prop_map(|(at, micros)| Value::from(timestamp::micro(at, micros * 1_000)))
             .boxed(),
+        // An odd number has no shorter form: 1024Gi would become 1Ti, and 1000m would become 1.
         Type::Quantity => (1_u32.., prop_oneof![Just("m"), Just("Gi"), Just("")])
-            .prop_map(|(number, suffix)| Value::from(format!("{number}{suffix}")))
+            .prop_map(|(number, suffix)| Value::from(format!("{}{suffix}", number | 1)))
             .boxed(),
         Type::Json | Type::FieldsV1 => word().prop_map(|name| json!({"f:metadata": {name: {}}})).boxed(),
         Type::List(element) => vec(value(element), 1..3).prop_map(Value::from).boxed(),
