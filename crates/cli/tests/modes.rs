@@ -300,7 +300,15 @@ fn a_start_names_what_is_missing_where_the_kernel_has_no_numgen() {
 #[test]
 #[ignore = "make vm-test runs it in a guest without xt_statistic"]
 fn a_start_names_what_is_missing_where_the_kernel_has_no_statistic() {
-    the_start_names(&Cluster::new(), IPTABLES, "nft", "statistic");
+    let cluster = Cluster::new();
+    the_start_names(&cluster, IPTABLES, "nft", "statistic");
+    // The rules of the IPVS mode do not need it.
+    let backend = &cluster.world.pods()[0];
+    cluster.service(objects::cluster_ip("web", "10.96.3.1"), &[backend]);
+    let mut proxy = cluster.proxy_with("mode: ipvs\n");
+    in_sync(&mut proxy);
+    assert_eq!(page(&cluster, "/proxyMode"), "ipvs", "{}", proxy.output());
+    reaches(cluster.world.client().namespace(), Protocol::Tcp, at("10.96.3.1:80"), &[backend]);
 }
 
 #[test]

@@ -13,6 +13,8 @@ enum Rule {
     Flag,
     /// A decimal number.
     Number,
+    /// A decimal number, which may be negative.
+    SignedNumber,
     /// A decimal number, or empty.
     NumberOrNothing,
     /// A duration in Go's form (`time.ParseDuration`), or empty.
@@ -35,7 +37,7 @@ const PARAMETERS: &[(&str, Rule)] = &[
     ("fieldSelector", Rule::Text),
     ("fieldValidation", Rule::OneOfOrNothing(&["Ignore", "Warn", "Strict"])),
     ("force", Rule::Flag),
-    ("gracePeriodSeconds", Rule::Number),
+    ("gracePeriodSeconds", Rule::SignedNumber),
     ("ignoreStoreReadErrorWithClusterBreakingPotential", Rule::Flag),
     ("includeObject", Rule::OneOfOrNothing(&["None", "Metadata", "Object"])),
     ("labelSelector", Rule::Text),
@@ -134,6 +136,7 @@ impl Query {
             Rule::Flag => parse_flag(name, first).map(drop),
             Rule::NumberOrNothing | Rule::OneOfOrNothing(_) | Rule::Duration if value.is_empty() => Ok(()),
             Rule::Number | Rule::NumberOrNothing => parse_number(name, value).map(drop),
+            Rule::SignedNumber => value.parse::<i64>().map(drop).map_err(|_| no_number(name, value)),
             Rule::Duration if !is_duration(value) => {
                 Err(bad(name, value, "must be a duration such as 30s or 1m30s"))
             }
@@ -155,7 +158,11 @@ fn parse_flag(name: &'static str, value: Option<&str>) -> Result<bool, ApiError>
 }
 
 fn parse_number(name: &'static str, text: &str) -> Result<u64, ApiError> {
-    text.parse().map_err(|_| bad(name, text, "must be a decimal number"))
+    text.parse().map_err(|_| no_number(name, text))
+}
+
+fn no_number(name: &'static str, text: &str) -> ApiError {
+    bad(name, text, "must be a decimal number")
 }
 
 /// Returns true for a text that Go's `time.ParseDuration` accepts: `32s`, `1m30.5s`, `-1h`, `0`.
@@ -259,6 +266,8 @@ mod tests {
             ("limit", 400),
             ("timeoutSeconds=x", 400),
             ("gracePeriodSeconds=", 400),
+            ("gracePeriodSeconds=-1", 200),
+            ("gracePeriodSeconds=1.5", 400),
             ("resourceVersion=x", 400),
             ("resourceVersion=", 200),
             ("resourceVersionMatch=", 200),

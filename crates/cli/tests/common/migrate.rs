@@ -54,7 +54,10 @@ pub(crate) fn run(node: &Namespace, command: &str) -> (bool, String) {
 
 /// Does the same, and returns the exit status.
 pub(crate) fn status(node: &Namespace, command: &str) -> (Option<i32>, String) {
-    let folder = Path::new(BINARY).parent().unwrap().display();
+    let folder = Path::new(BINARY).parent().unwrap();
+    let is_built = folder.join("portolan-proxy").exists();
+    assert!(is_built, "build `portolan-proxy` first: cargo build --locked -p portolan-proxy");
+    let folder = folder.display();
     let script = format!("PATH={folder}:$PATH; {command}");
     let mut process = PortolanProcess::start(node, "sh".as_ref(), &["-c", &script]).unwrap();
     let status = process.wait_for_end(PATIENCE).unwrap();

@@ -160,19 +160,13 @@ pub(super) fn missing(configuration: &Configuration, families: &[Family]) -> Opt
         let names = IpvsScheduler::names();
         return Some(format!("no scheduler is called `{scheduler}`; write one of {names} (ipvs.scheduler)"));
     }
-    let kernel = match portolan_ipvs::available(scheduler, families) {
-        Ok(_) => None,
-        Err(Error::Unsupported { missing, .. }) => Some(missing),
-        Err(error) => Some(error.to_string()),
-    };
-    // Without ipsets the rules of this mode cannot be tried.
-    let has_kernel = kernel.is_none();
-    let attempt = |family| {
-        iptables::attempt(family)?;
-        if has_kernel { attempt(family) } else { Ok(()) }
-    };
-    let rules = families.iter().filter_map(|&family| attempt(family).err());
-    let missing: Vec<String> = kernel.into_iter().chain(rules).collect();
+    match portolan_ipvs::available(scheduler, families) {
+        Ok(_) => {}
+        // Without ipsets the rules of this mode cannot be tried.
+        Err(Error::Unsupported { missing, .. }) => return Some(missing),
+        Err(error) => return Some(error.to_string()),
+    }
+    let missing: Vec<String> = families.iter().filter_map(|&family| attempt(family).err()).collect();
     (!missing.is_empty()).then(|| missing.join("; "))
 }
 
