@@ -28,10 +28,10 @@ const SHORT: u64 = 15;
 /// Services of a round, in the short run and in a longer one. Each round waits some seconds for what is removed late.
 const SERVICES: [usize; 2] = [16, 120];
 /// Edits of the endpoints of each Service, after it was created.
-const EDITS: usize = 4;
-/// Writes of the API for each Service of a round: it and its slice are created and deleted, and the slice is edited, twice for
+const EDITS: [usize; 2] = [4, 24];
+/// Other writes of the API for each Service of a round: it and its slice are created and deleted, and the slice is edited twice for
 /// flows.
-const WRITES: usize = EDITS + 6;
+const OTHER_WRITES: usize = 6;
 /// Memory is compared with that after one in this many parts of the run.
 const WARM: u32 = 5;
 /// Rounds that are made from then on, also on a slow machine.
@@ -61,7 +61,9 @@ fn nothing_grows_in_iptables_mode() {
 fn nothing_grows(mode: &str) {
     let seconds = std::env::var("PORTOLAN_SOAK_SECONDS").map_or(SHORT, |text| text.parse().unwrap());
     let whole = Duration::from_secs(seconds);
-    let services = SERVICES[usize::from(seconds > SHORT)];
+    let is_long = usize::from(seconds > SHORT);
+    let (services, edits) = (SERVICES[is_long], EDITS[is_long]);
+    let writes = services * (edits + OTHER_WRITES);
     let cluster = Cluster::new();
     busy_services(&cluster);
     let proxy = cluster.proxy_with(&format!("mode: {mode}\n"));
@@ -80,7 +82,7 @@ fn nothing_grows(mode: &str) {
     let (started, mut warm, mut rounds, mut rounds_after) = (Instant::now(), None, 0, 0);
     while started.elapsed() < whole || rounds_after < ROUNDS_AFTER {
         rounds += 1;
-        round(&cluster, rounds, services);
+        round(&cluster, rounds, services, edits);
         assert_eq!(settled(node, mode, &kernel), kernel, "{mode}, round {rounds}: {}", proxy.output());
         peak = peak.max(tracked(node));
         if rounds == 1 {
@@ -93,7 +95,7 @@ fn nothing_grows(mode: &str) {
             warm = proxy.resident();
         }
         if rounds % 20 == 0 {
-            let (changes, resident) = (rounds * services * WRITES, proxy.resident().unwrap() >> 10);
+            let (changes, resident) = (rounds * writes, proxy.resident().unwrap() >> 10);
             eprintln!("{mode}: {changes} changes in {:.0?}: {resident} KiB", started.elapsed());
         }
     }
@@ -103,7 +105,7 @@ fn nothing_grows(mode: &str) {
         left = tracked(node);
         left <= most
     });
-    let changes = rounds * services * WRITES;
+    let changes = rounds * writes;
     let a_second = f64::from(u32::try_from(changes).unwrap()) / took.as_secs_f64();
     eprintln!(
         "{mode}: {changes} changes in {took:.0?}, {a_second:.1} a second; resident {} KiB, then {} KiB; \
@@ -120,7 +122,7 @@ fn nothing_grows(mode: &str) {
 
 /// Creates Services with names and addresses of this round, of IPv4 and IPv6 by turns, edits their endpoints, and deletes them. The
 /// last edits take away the endpoint of a UDP flow of each.
-fn round(cluster: &Cluster, number: usize, services: usize) {
+fn round(cluster: &Cluster, number: usize, services: usize, edits: usize) {
     let (pods, client) = (cluster.all_pods(), cluster.world.client().namespace());
     // The addresses are used again after 200 rounds.
     let networks = [format!("10.96.{}.", 20 + number % 200), format!("fd00:96::{:x}", 20 + number % 200)];
@@ -138,7 +140,7 @@ fn round(cluster: &Cluster, number: usize, services: usize) {
     };
     for (index, service) in services.iter().enumerate() {
         cluster.apply(service.1.clone());
-        (0..=EDITS).for_each(|edit| endpoints(service, &pods[(index + edit) % pods.len()..]));
+        (0..=edits).for_each(|edit| endpoints(service, &pods[(index + edit) % pods.len()..]));
         endpoints(service, &pods[..1]);
     }
     let to = addresses.iter().map(|&ip| Probe::new(Protocol::Udp, SocketAddr::new(ip, 80)));
