@@ -64,7 +64,7 @@ pub fn effect(bytes: &[u8]) -> Option<Effect> {
 
 fn read(bytes: &[u8]) -> Option<(String, &[u8])> {
     let map = Attributes::new("nft_compat", bytes, 0).by_kind::<4>().ok()?;
-    let name = map.get(NAME)?.string().ok()?;
+    let name = map.get(NAME)?.string();
     Some((name, map.get(INFO).map_or(&[], |info| info.payload)))
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) key: &'a [u8],
     /// Empty if the key is not an interval.
     pub(crate) key_end: &'a [u8],
-    /// Empty for a set, and in a deletion.
+    /// Empty for a set. In a deletion, the value of a frontend of ours, which is not written; empty for other elements.
     pub(crate) data: &'a [u8],
     /// Empty if there is no comment.
     pub(crate) comment: &'a str,
@@ -65,8 +65,12 @@ impl Changeset {
     }
 
     pub(crate) fn delete(&mut self, set: Set, key: &Key, key_end: Option<&Key>) {
+        self.delete_with(set, key, key_end, &[]);
+    }
+
+    fn delete_with(&mut self, set: Set, key: &Key, key_end: Option<&Key>, data: &[u8]) {
         let key_end = key_end.map(Key::as_slice).unwrap_or_default();
-        self.copy(set, false, Operation { key: key.as_slice(), key_end, data: &[], comment: "" });
+        self.copy(set, false, Operation { key: key.as_slice(), key_end, data, comment: "" });
     }
 
     /// Adds the difference between two sorted lists of elements.
@@ -107,7 +111,9 @@ impl Changeset {
     }
 
     pub(crate) fn remove(&mut self, element: &Element) {
-        self.delete(element.set, &element.key, element.key_end.as_ref());
+        let is_frontend = matches!(element.set, Set::Services | Set::NodePorts);
+        let data = if is_frontend { element.data.as_slice() } else { &[] };
+        self.delete_with(element.set, &element.key, element.key_end.as_ref(), data);
     }
 
     /// Moves the deletions of a set whose key passes the test to another changeset.

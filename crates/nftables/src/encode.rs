@@ -45,7 +45,7 @@ pub(super) fn elements(
             let mut writer =
                 transaction.elements(ElementsOperation::Delete, place.wire(), place.table, set.name());
             operations.for_each(|operation| {
-                writer.push(&reference(&operation, &[], None));
+                writer.push(&reference(&operation, false, &[], None));
             });
         }
     }
@@ -64,7 +64,7 @@ pub(super) fn elements(
                 last = (operation.comment, UserData::comment(operation.comment));
             }
             let comment = if operation.comment.is_empty() { &[] } else { last.1.as_bytes() };
-            writer.push(&reference(&operation, comment, counter));
+            writer.push(&reference(&operation, true, comment, counter));
         }
     }
 }
@@ -174,7 +174,7 @@ fn write_keys(
         for (_, operation) in operations.iter().filter(|(is_addition, _)| *is_addition == addition) {
             let comment = UserData::comment(operation.comment);
             let comment = if operation.comment.is_empty() { &[] } else { comment.as_bytes() };
-            writer.push(&reference(operation, comment, counter.filter(|_| addition)));
+            writer.push(&reference(operation, addition, comment, counter.filter(|_| addition)));
         }
     }
 }
@@ -202,11 +202,16 @@ const PART_ORDER: [Set; 18] = [
     Set::Classes,
 ];
 
-fn reference<'a>(operation: &Operation<'a>, userdata: &'a [u8], counter: Option<Counter>) -> ElementRef<'a> {
+fn reference<'a>(
+    operation: &Operation<'a>,
+    is_addition: bool,
+    userdata: &'a [u8],
+    counter: Option<Counter>,
+) -> ElementRef<'a> {
     ElementRef {
         key: operation.key,
         key_end: (!operation.key_end.is_empty()).then_some(operation.key_end),
-        data: (!operation.data.is_empty()).then_some(DataRef::Value(operation.data)),
+        data: (is_addition && !operation.data.is_empty()).then_some(DataRef::Value(operation.data)),
         userdata,
         counter,
         // Other programs may have written the element for all other keys. It is deleted like any element of theirs.

@@ -40,7 +40,8 @@
 //!
 //! - new chains are written before the elements that lead to them: in the former generation, a new chain is empty,
 //! - endpoints that a Service port finds by other keys now are deleted after the frontends that lead to the former keys: other
-//!   session affinity or another policy moves them.
+//!   session affinity or another policy moves them,
+//! - so are those of a Service port whose frontends pass to another one.
 //!
 //! An endpoint that goes needs no order as long as others stay: the rules look up another one then. A comparison writes chains and
 //! elements in one transaction.
@@ -50,7 +51,7 @@
 //!
 //! Pure. It must not know classes and the kernel.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use portolan_model::{Forwarding, Frontend};
@@ -152,7 +153,7 @@ pub(crate) fn take_moved_endpoints(changes: &mut Changeset, later: &mut Changese
 }
 
 /// Returns the ids whose cluster endpoints, or with `true` local endpoints, lose their first key although a frontend still leads to
-/// the id.
+/// the id, or has led to it before it passed to another one.
 fn moved(changes: &Changeset) -> HashSet<(u32, bool)> {
     let mut moved = HashSet::new();
     for set in [Set::Endpoints, Set::AffinityChoices] {
@@ -168,11 +169,23 @@ fn moved(changes: &Changeset) -> HashSet<(u32, bool)> {
         moved.extend(first.into_iter().filter_map(of_index).map(|(id, index)| (id, index >= LOCAL_OFFSET)));
     }
     if !moved.is_empty() {
-        let frontends = [Set::Services, Set::NodePorts].into_iter().flat_map(|set| changes.additions(set));
-        let used: HashSet<u32> = frontends.filter_map(|operation| of_slot(operation.data)).collect();
+        let used = used(changes);
         moved.retain(|(id, _)| used.contains(id));
     }
     moved
+}
+
+/// Returns the ids to which frontends lead that the change adds, and those to which they led before.
+fn used(changes: &Changeset) -> HashSet<u32> {
+    let mut used = HashSet::new();
+    for set in [Set::Services, Set::NodePorts] {
+        let added: HashMap<&[u8], &[u8]> =
+            changes.additions(set).map(|operation| (operation.key, operation.data)).collect();
+        let replaced = changes.deletions(set).filter(|operation| added.contains_key(operation.key));
+        used.extend(replaced.filter_map(|operation| of_slot(operation.data)));
+        used.extend(added.values().copied().filter_map(of_slot));
+    }
+    used
 }
 
 /// Returns the id and the index of a key.

@@ -100,7 +100,7 @@ impl Family {
         let map = frame.attributes(FAMILY, HEADER_LENGTH)?.by_kind::<3>()?;
         Ok(Self {
             id: map.required(CTRL_ATTR_FAMILY_ID)?.u16_ne()?,
-            name: map.required(CTRL_ATTR_FAMILY_NAME)?.string()?,
+            name: map.required(CTRL_ATTR_FAMILY_NAME)?.string(),
         })
     }
 }

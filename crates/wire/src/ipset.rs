@@ -323,8 +323,8 @@ impl IpsetEvent {
                 let number =
                     |kind| sizes.as_ref().map(|sizes| sizes.u32_be(kind)).transpose().map(Option::flatten);
                 let (references, flags) = (number(IPSET_ATTR_REFERENCES)?, number(IPSET_ATTR_CADT_FLAGS)?);
-                let name = map.required(IPSET_ATTR_SETNAME)?.string()?;
-                let kind = map.string(IPSET_ATTR_TYPENAME)?;
+                let name = map.required(IPSET_ATTR_SETNAME)?.string();
+                let kind = map.string(IPSET_ATTR_TYPENAME);
                 let counts = flags.is_some_and(|flags| flags & WITH_COUNTERS != 0);
                 let members_max = number(IPSET_ATTR_MAXELEM)?;
                 Ok(Self::Set { name, kind, references, counts, members_max, members })

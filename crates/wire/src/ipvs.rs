@@ -331,7 +331,7 @@ impl VirtualServer {
         let [f0, f1, f2, f3, ..] = flags;
         Ok(Self {
             identity: Identity::decode(map)?,
-            scheduler: map.string(IPVS_SVC_ATTR_SCHED_NAME)?.unwrap_or_default(),
+            scheduler: map.string(IPVS_SVC_ATTR_SCHED_NAME).unwrap_or_default(),
             flags: u32::from_ne_bytes([f0, f1, f2, f3]),
             timeout: map.required(IPVS_SVC_ATTR_TIMEOUT)?.u32_ne()?,
             counters: Counters::decode(map.get(IPVS_SVC_ATTR_STATS64), map.get(IPVS_SVC_ATTR_STATS))?,

@@ -71,7 +71,7 @@ impl NfacctEvent {
         }
         let map = frame.attributes(COUNTER, nfnetlink::HEADER_LENGTH)?.by_kind::<4>()?;
         Ok(Self::Counter(Counter {
-            name: map.required(NFACCT_NAME)?.string()?,
+            name: map.required(NFACCT_NAME)?.string(),
             packets: map.required(NFACCT_PKTS)?.u64_be()?,
             bytes: map.required(NFACCT_BYTES)?.u64_be()?,
         }))

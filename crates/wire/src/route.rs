@@ -246,7 +246,7 @@ impl Link {
             frame.payload.split_first_chunk().ok_or(short(LINK, LINK_HEADER, frame))?;
         Ok(Self {
             index: u32::from_ne_bytes([i0, i1, i2, i3]),
-            name: map.required(IFLA_IFNAME)?.string()?,
+            name: map.required(IFLA_IFNAME)?.string(),
             flags: u32::from_ne_bytes([f0, f1, f2, f3]),
         })
     }

@@ -53,7 +53,7 @@ fn details(frame: &Frame<'_>, link: route::Link) -> Result<Link, DecodeError> {
     let map: AttributeMap<'_, 19> = frame.attributes("rtnetlink link", LINK_HEADER)?.by_kind()?;
     let number = |kind| map.get(kind).map(|attribute| attribute.u32_ne()).transpose();
     let kind = match map.get(IFLA_LINKINFO) {
-        Some(info) => info.nested("rtnetlink link information").by_kind::<2>()?.string(IFLA_INFO_KIND)?,
+        Some(info) => info.nested("rtnetlink link information").by_kind::<2>()?.string(IFLA_INFO_KIND),
         None => None,
     };
     Ok(Link {

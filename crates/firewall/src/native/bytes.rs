@@ -30,7 +30,7 @@ pub(super) enum Object {
 pub(super) fn object(bytes: &[u8]) -> Object {
     let read = || {
         let map = Attributes::new("nf_tables objref", bytes, 0).by_kind::<3>().ok()?;
-        Some((map.u32_be(OBJECT_TYPE).ok()??, map.string(OBJECT_NAME).ok().flatten().unwrap_or_default()))
+        Some((map.u32_be(OBJECT_TYPE).ok()??, map.string(OBJECT_NAME).unwrap_or_default()))
     };
     // A map names an object for each packet.
     let Some((kind, name)) = read() else { return Object::Condition("objref".to_owned()) };

@@ -165,15 +165,17 @@ fn count() -> RuleBody {
 }
 
 /// Draws a slot, counts, and translates to the slot's endpoint, whose element counts, too. The second draw serves a packet
-/// whose slot was removed just then.
+/// whose slot was removed just then, also if the only endpoint was replaced.
 fn counted_balance_rules(family: Family, balance: Balance) -> Vec<RuleBody> {
     let follow = || follow_slot(family, balance);
-    let mut rules = vec![choose_slot(balance, balance.backends), count(), follow()];
-    if balance.backends > 1 {
-        rules.extend([choose_slot(balance, 1), follow()]);
-    }
-    rules.push(rule(reset_priority(0).to_vec()));
-    rules
+    vec![
+        choose_slot(balance, balance.backends),
+        count(),
+        follow(),
+        choose_slot(balance, 1),
+        follow(),
+        rule(reset_priority(0).to_vec()),
+    ]
 }
 
 /// Draws a slot, then creates or refreshes the client's binding, reads it, and translates to its endpoint. If that

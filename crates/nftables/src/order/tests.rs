@@ -388,6 +388,22 @@ fn a_frontend_that_is_its_own_endpoint_is_never_refused_when_it_is_served_before
     assert_eq!(written.generations.astray(), [""; 0]);
 }
 
+/// A packet that found the old Service port's frontend before the transaction looks for its endpoints after it.
+#[test]
+fn endpoints_go_after_frontends_that_pass_to_another_service_port() {
+    let [near, far] = [ip(244, 1), ip(244, 2)];
+    let former = put("web", 1, &[near], &[near]);
+    let mut written = Written::new(settings(Family::Ipv4), std::slice::from_ref(&former));
+    let (key, _) = content::frontend_key(Frontend::ClusterIp(ip(96, 1), 80), Protocol::Tcp);
+    let id = of_slot(&written.elements[&(Set::Services, key.as_slice().to_vec())]);
+    let gone = Change { old: former.new.clone(), new: None, ..former };
+    assert_eq!(written.write(&[gone, put("web-2", 1, &[far], &[far])], How::Plan), 2);
+    let is_of_former =
+        |(set, key): &(Set, Vec<u8>)| *set == Set::Endpoints && of_index(key).map(|it| it.0) == id;
+    let has = |elements: &Elements| elements.keys().any(is_of_former);
+    assert_eq!(written.generations.elements.iter().map(has).collect::<Vec<_>>(), [true, true, false]);
+}
+
 #[test]
 fn source_ranges_come_before_their_check_and_go_after_it() {
     let balancer = ip(1, 1);

@@ -1,5 +1,6 @@
 //! A data plane starts on the table of an earlier one.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use portolan_model::{Change, Family, Forwarding, Frontend, LocalDetector, NodePortAddresses, Settings};
@@ -174,6 +175,20 @@ fn a_frontend_that_moved_between_two_runs_leaves_its_former_owner_the_id() {
             });
         }
     }
+}
+
+/// The kernel takes any bytes as a chain's name, and so does iptables.
+#[test]
+fn names_of_other_programs_need_not_be_text() {
+    in_namespace(|| {
+        let chain = "printf '*filter\\n:G\\304STE - [0:0]\\n-A FORWARD -j G\\304STE\\nCOMMIT\\n' | iptables-nft-restore --noflush";
+        let status = Command::new("sh").args(["-c", chain]).status().unwrap();
+        assert!(status.success());
+        let settings = settings(Family::Ipv4);
+        let changes = of(Family::Ipv4, &every_kind(Family::Ipv4));
+        let mut nftables = programmed(settings, &changes);
+        assert_eq!(nftables.resync().unwrap().elements, 0);
+    });
 }
 
 #[test]

@@ -138,9 +138,11 @@ impl<'a> Attribute<'a> {
         std::str::from_utf8(text).map_err(|_| error)
     }
 
-    /// Like [`Attribute::text`], but owned.
-    pub fn string(&self) -> Result<String, DecodeError> {
-        self.text().map(str::to_owned)
+    /// Like [`Attribute::text`], but owned, and with U+FFFD in place of bytes that are not UTF-8. The kernel takes such names from
+    /// any program, and they must not hide other objects. None of them is a name of ours.
+    pub fn string(&self) -> String {
+        let text = self.payload.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
     }
 
     /// Reads the payload as exactly `N` bytes.
@@ -186,8 +188,8 @@ impl<'a, const N: usize> AttributeMap<'a, N> {
         self.get(kind).map(|attribute| attribute.u64_be()).transpose()
     }
 
-    /// Reads optional text.
-    pub fn string(&self, kind: u16) -> Result<Option<String>, DecodeError> {
-        self.get(kind).map(|attribute| attribute.string()).transpose()
+    /// Reads optional text, as [`Attribute::string`] does.
+    pub fn string(&self, kind: u16) -> Option<String> {
+        self.get(kind).map(|attribute| attribute.string())
     }
 }

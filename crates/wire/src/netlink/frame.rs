@@ -183,7 +183,7 @@ impl<'a> Frame<'a> {
         Ok(Acknowledgement {
             sequence: self.header.sequence,
             errno,
-            text: map.string(NLMSGERR_ATTR_MSG)?,
+            text: map.string(NLMSGERR_ATTR_MSG),
             offset: number(NLMSGERR_ATTR_OFFS)?,
             missing: number(NLMSGERR_ATTR_MISS_TYPE)?,
             missing_nest: number(NLMSGERR_ATTR_MISS_NEST)?,

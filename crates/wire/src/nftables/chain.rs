@@ -149,8 +149,8 @@ impl Chain {
         let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<ATTRIBUTES>()?;
         Ok(Self {
             family,
-            table: map.required(NFTA_CHAIN_TABLE)?.string()?,
-            name: map.required(NFTA_CHAIN_NAME)?.string()?,
+            table: map.required(NFTA_CHAIN_TABLE)?.string(),
+            name: map.required(NFTA_CHAIN_NAME)?.string(),
             base: map.get(NFTA_CHAIN_HOOK).map(|hook| BaseChain::decode(&hook, &map)).transpose()?,
             userdata: map
                 .get(NFTA_CHAIN_USERDATA)
@@ -178,13 +178,13 @@ impl BaseChain {
 
 /// Reads the devices: the list has the one that is also named alone.
 fn devices(one: Option<Attribute<'_>>, list: Option<Attribute<'_>>) -> Result<Vec<String>, DecodeError> {
-    let Some(list) = list else { return one.iter().map(Attribute::string).collect() };
+    let Some(list) = list else { return Ok(one.iter().map(Attribute::string).collect()) };
     let mut devices = Vec::new();
     for attribute in list.nested("nf_tables devices") {
         let attribute = attribute?;
         match attribute.kind {
-            NFTA_DEVICE_NAME => devices.push(attribute.string()?),
-            NFTA_DEVICE_PREFIX => devices.push(format!("{}*", attribute.string()?)),
+            NFTA_DEVICE_NAME => devices.push(attribute.string()),
+            NFTA_DEVICE_PREFIX => devices.push(format!("{}*", attribute.string())),
             _ => {}
         }
     }
@@ -233,8 +233,8 @@ impl ChainName {
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let family = Header::decode(frame)?.family;
         let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<ATTRIBUTES>()?;
-        let table = map.required(NFTA_CHAIN_TABLE)?.string()?;
-        Ok(Self { family, table, chain: map.required(NFTA_CHAIN_NAME)?.string()? })
+        let table = map.required(NFTA_CHAIN_TABLE)?.string();
+        Ok(Self { family, table, chain: map.required(NFTA_CHAIN_NAME)?.string() })
     }
 }
 

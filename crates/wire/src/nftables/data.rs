@@ -215,10 +215,13 @@ impl<'a> DataRef<'a> {
     }
 }
 
+/// In place of a chain's name that is not UTF-8. No chain of ours has it.
+const NOT_TEXT: &str = "\u{fffd}";
+
 fn decode_verdict<'a>(attribute: &Attribute<'a>) -> Result<Verdict<&'a str>, DecodeError> {
     let map = attribute.nested("nf_tables verdict").by_kind::<3>()?;
     let code = map.required(NFTA_VERDICT_CODE)?;
-    let chain = || map.required(NFTA_VERDICT_CHAIN)?.text();
+    let chain = || Ok(map.required(NFTA_VERDICT_CHAIN)?.text().unwrap_or(NOT_TEXT));
     Ok(match code.i32_be()? {
         0 => Verdict::Drop,
         1 => Verdict::Accept,

@@ -27,7 +27,7 @@ impl Generation {
         Ok(Self {
             id: map.required(NFTA_GEN_ID)?.u32_be()?,
             process: map.u32_be(NFTA_GEN_PROC_PID)?,
-            process_name: map.string(NFTA_GEN_PROC_NAME)?,
+            process_name: map.string(NFTA_GEN_PROC_NAME),
         })
     }
 }

@@ -85,8 +85,8 @@ impl Rule {
         let expressions = map.get(NFTA_RULE_EXPRESSIONS).map(|list| decode_expressions(&list)).transpose()?;
         Ok(Self {
             family,
-            table: map.required(NFTA_RULE_TABLE)?.string()?,
-            chain: map.required(NFTA_RULE_CHAIN)?.string()?,
+            table: map.required(NFTA_RULE_TABLE)?.string(),
+            chain: map.required(NFTA_RULE_CHAIN)?.string(),
             expressions: expressions.unwrap_or_default(),
             userdata: map
                 .get(NFTA_RULE_USERDATA)
@@ -105,8 +105,8 @@ impl RuleName {
         let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<ATTRIBUTES>()?;
         Ok(Self {
             family,
-            table: map.required(NFTA_RULE_TABLE)?.string()?,
-            chain: map.required(NFTA_RULE_CHAIN)?.string()?,
+            table: map.required(NFTA_RULE_TABLE)?.string(),
+            chain: map.required(NFTA_RULE_CHAIN)?.string(),
             handle: map.u64_be(NFTA_RULE_HANDLE)?,
         })
     }

@@ -233,8 +233,8 @@ impl Set {
         let userdata = map.get(NFTA_SET_USERDATA).map(|data| UserData::from_bytes(data.payload));
         Ok(Self {
             family,
-            table: map.required(NFTA_SET_TABLE)?.string()?,
-            name: map.required(NFTA_SET_NAME)?.string()?,
+            table: map.required(NFTA_SET_TABLE)?.string(),
+            name: map.required(NFTA_SET_NAME)?.string(),
             id: map.u32_be(NFTA_SET_ID)?.unwrap_or(0),
             flags: SetFlags(flags & !SetFlags::MAP),
             key_type: DataType(map.u32_be(NFTA_SET_KEY_TYPE)?.unwrap_or(0)),
@@ -257,8 +257,8 @@ impl SetName {
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let family = Header::decode(frame)?.family;
         let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<ATTRIBUTES>()?;
-        let table = map.required(NFTA_SET_TABLE)?.string()?;
-        Ok(Self { family, table, set: map.required(NFTA_SET_NAME)?.string()? })
+        let table = map.required(NFTA_SET_TABLE)?.string();
+        Ok(Self { family, table, set: map.required(NFTA_SET_NAME)?.string() })
     }
 }
 

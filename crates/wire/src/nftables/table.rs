@@ -66,7 +66,7 @@ impl NftTable {
         let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<ATTRIBUTES>()?;
         Ok(Self {
             family,
-            name: map.required(NFTA_TABLE_NAME)?.string()?,
+            name: map.required(NFTA_TABLE_NAME)?.string(),
             flags: map.u32_be(NFTA_TABLE_FLAGS)?.unwrap_or(0),
             userdata: map
                 .get(NFTA_TABLE_USERDATA)
@@ -83,7 +83,7 @@ impl TableName {
     pub fn decode(frame: &Frame<'_>) -> Result<Self, DecodeError> {
         let family = Header::decode(frame)?.family;
         let map = frame.attributes(OBJECT, nfnetlink::HEADER_LENGTH)?.by_kind::<ATTRIBUTES>()?;
-        Ok(Self { family, table: map.required(NFTA_TABLE_NAME)?.string()? })
+        Ok(Self { family, table: map.required(NFTA_TABLE_NAME)?.string() })
     }
 }
 

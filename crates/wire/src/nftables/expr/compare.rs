@@ -272,7 +272,7 @@ impl Body for Lookup {
 
     fn decode(map: &Map<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            set: map.required(NFTA_LOOKUP_SET)?.string()?,
+            set: map.required(NFTA_LOOKUP_SET)?.string(),
             set_id: map.u32_be(NFTA_LOOKUP_SET_ID)?,
             source: register(map, NFTA_LOOKUP_SREG)?,
             destination: register_if(map, NFTA_LOOKUP_DREG)?,
@@ -300,7 +300,7 @@ impl Body for Dynset {
 
     fn decode(map: &Map<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            set: map.required(NFTA_DYNSET_SET_NAME)?.string()?,
+            set: map.required(NFTA_DYNSET_SET_NAME)?.string(),
             set_id: map.u32_be(NFTA_DYNSET_SET_ID)?,
             operation: DynsetOperation(number(map, NFTA_DYNSET_OP)?),
             key: register(map, NFTA_DYNSET_SREG_KEY)?,

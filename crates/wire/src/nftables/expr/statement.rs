@@ -334,7 +334,7 @@ impl Body for Log {
     fn decode(map: &Map<'_>) -> Result<Self, DecodeError> {
         let short = |kind| map.get(kind).map(|attribute| attribute.u16_be()).transpose();
         Ok(Self {
-            prefix: map.string(NFTA_LOG_PREFIX)?,
+            prefix: map.string(NFTA_LOG_PREFIX),
             group: short(NFTA_LOG_GROUP)?,
             snapshot_length: map.u32_be(NFTA_LOG_SNAPLEN)?,
             queue_threshold: short(NFTA_LOG_QTHRESHOLD)?,
