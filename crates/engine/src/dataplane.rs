@@ -122,6 +122,9 @@ pub enum Error {
         mode: &'static str,
         /// Number of attempts.
         attempts: u32,
+        /// True if nothing was found to be different, nothing was written, and there were no changes. So the data plane still
+        /// writes changes without a comparison.
+        is_unchanged: bool,
     },
 }
 

@@ -13,7 +13,7 @@ use super::history::History;
 use super::repairs::Repairs;
 use super::retry::Retry;
 use super::snapshot::{Drift, FamilySnapshot};
-use super::state::Reason;
+use super::state::{Reason, State};
 use super::successor::{Retired, Successor};
 use super::verification::Verification;
 use super::work::{After, Work};
@@ -39,6 +39,10 @@ pub(super) struct Lane {
     /// Earliest start of the next commit.
     not_before: Option<Instant>,
     full_at: Option<Instant>,
+    /// When the last comparison ended, while a periodic one is due.
+    compared: Option<Instant>,
+    /// How many times in a row a periodic comparison was put off.
+    put_off: u32,
     collect_at: Option<Instant>,
     /// When to check that the rules are still there, for a mode that the kernel does not notify of changes.
     check_at: Option<Instant>,
@@ -62,6 +66,8 @@ impl Lane {
             retired: Vec::new(),
             not_before: None,
             full_at: None,
+            compared: None,
+            put_off: 0,
             collect_at: None,
             check_at: None,
             repairs: Repairs::default(),
@@ -229,6 +235,9 @@ impl Lane {
         let passed = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if passed(self.full_at) {
             self.full_at = None;
+            if let State::InSync { since } = self.active.state {
+                self.compared = Some(since);
+            }
             self.active.state.doubt(Reason::Periodic, now);
         }
         if passed(self.collect_at)

@@ -150,6 +150,9 @@ pub enum Step {
     Replacement,
     /// The removal of unused chains and sets, which failed. A success is not reported.
     Collection,
+    /// A periodic comparison that other programs have disturbed, and which is made later. Nothing of ours has changed, and changes go
+    /// on being written.
+    PutOff,
 }
 
 impl Step {
@@ -160,6 +163,7 @@ impl Step {
             Self::DuringComparison => "during-comparison",
             Self::Replacement => "replacement",
             Self::Collection => "collection",
+            Self::PutOff => "put-off",
         }
     }
 }

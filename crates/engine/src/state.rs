@@ -7,6 +7,9 @@
 //!                           the node, periodic comparison,
 //!                           verification
 //! ```
+//!
+//! A periodic comparison is put off if other programs change rules without a pause and nothing of ours has changed: the state is
+//! in sync again, so that changes are written.
 
 use std::time::Instant;
 
@@ -101,13 +104,24 @@ impl State {
         *self = Self::Unknown { since, reason: Reason::Failure };
     }
 
-    /// Demands a comparison. Returns false if nothing was written yet or one is due anyway.
+    /// Demands a comparison. Returns false if nothing was written yet or one is due anyway. One that has to be made takes the place
+    /// of a periodic one, which may be put off.
     pub(super) const fn doubt(&mut self, reason: Reason, now: Instant) -> bool {
-        if self.is_in_sync() {
-            *self = Self::Unknown { since: now, reason };
-            return true;
+        match self {
+            Self::InSync { .. } => *self = Self::Unknown { since: now, reason },
+            Self::Unknown { reason: due @ Reason::Periodic, .. }
+                if !matches!(reason, Reason::Periodic | Reason::Verification) =>
+            {
+                *due = reason;
+            }
+            Self::Waiting | Self::Unknown { .. } => return false,
         }
-        false
+        true
+    }
+
+    /// Gives up a comparison that need not be made.
+    pub(super) const fn trust(&mut self, since: Instant) {
+        *self = Self::InSync { since };
     }
 }
 
@@ -131,6 +145,10 @@ mod tests {
         state.succeeded(true, later);
         assert!(state.doubt(Reason::Settings, later) && !state.doubt(Reason::Drift, later));
         assert_eq!(state.reason(), Some(Reason::Settings));
+        state.succeeded(true, now);
+        assert!(state.doubt(Reason::Periodic, now) && !state.doubt(Reason::Verification, later));
+        assert!(state.doubt(Reason::Drift, later) && !state.doubt(Reason::Periodic, later));
+        assert_eq!(state, State::Unknown { since: now, reason: Reason::Drift });
         state.succeeded(true, now);
         state.succeeded(false, later);
         assert_eq!(state, State::InSync { since: now }, "since the last comparison");

@@ -3,6 +3,7 @@
 
 mod arrivals;
 mod leave;
+mod put_off;
 mod random;
 mod recorder;
 mod repairs;

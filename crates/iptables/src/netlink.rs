@@ -45,7 +45,7 @@ pub fn commit(socket: &mut Socket, fill: impl FnOnce(&mut Transaction)) -> Resul
 pub fn retry_on_change<T>(read: impl FnMut() -> Result<T, SocketError>) -> Result<T, Error> {
     portolan_sock::retry_on_change(read).map_err(|error| match error {
         SocketError::Interrupted | SocketError::Overrun => {
-            Error::Contended { mode: "nftables", attempts: ATTEMPTS }
+            Error::Contended { mode: "nftables", attempts: ATTEMPTS, is_unchanged: false }
         }
         error => error.into(),
     })

@@ -245,7 +245,12 @@ impl Nftables {
         Ok(commit)
     }
 
-    fn compare_and_write(&mut self, table: &Table, early: &mut Early<'_>) -> Result<Commit, Error> {
+    fn compare_and_write(
+        &mut self,
+        table: &Table,
+        early: &mut Early<'_>,
+        has_changed: &mut bool,
+    ) -> Result<Commit, Error> {
         let place = self.planner.layout().place();
         let Self { socket, planner, large, reading, saved, .. } = self;
         let large = Large { from: *large, saved: saved.as_ref() };
@@ -261,6 +266,7 @@ impl Nftables {
             early.pause(planner, view, socket)
         });
         let difference = early.outcome(difference)?;
+        *has_changed |= !difference.is_empty();
         let generation = view.generation;
         let mut garbage = foreign_chains(&self.planner, &view);
         garbage.retain(|name| !difference.rebuild && !difference.foreign_base_chains.contains(name));
@@ -409,14 +415,22 @@ impl Dataplane for Nftables {
         self.planner.follow(&changes.forwardings);
         let mut early = Early::new(meanwhile, self.planner.placed.is_empty());
         let mut table = Cow::Borrowed(table);
-        readback::undisturbed(self.mode(), || {
-            let outcome = self.compare_and_write(&table, &mut early);
+        let mut has_changed = !changes.is_empty();
+        let outcome = readback::undisturbed(self.mode(), || {
+            let outcome = self.compare_and_write(&table, &mut early, &mut has_changed);
             // The next attempt finds in the table what arrived during this one.
             let given = early.end_attempt(&mut self.planner);
+            has_changed |= !given.is_empty();
             if outcome.is_err() && !given.is_empty() {
                 table.to_mut().take(given, []);
             }
             outcome
+        });
+        outcome.map_err(|error| match error {
+            Error::Contended { mode, attempts, .. } => {
+                Error::Contended { mode, attempts, is_unchanged: !has_changed }
+            }
+            error => error,
         })
     }
 

@@ -206,7 +206,7 @@ pub(super) fn undisturbed<T>(
             outcome => return outcome,
         }
     }
-    Err(Error::Contended { mode, attempts: ATTEMPTS })
+    Err(Error::Contended { mode, attempts: ATTEMPTS, is_unchanged: false })
 }
 
 impl View {

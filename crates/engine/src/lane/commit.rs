@@ -17,6 +17,8 @@ impl Lane {
     pub(super) fn commit(&mut self, outside: &mut Outside<'_>) -> Report {
         let started = self.clock.now();
         let reason = self.active.state.reason();
+        // Drift that waits for its repair has to be mended.
+        let may_be_put_off = reason == Some(Reason::Periodic) && self.repairs.due().is_none();
         if reason.is_some() {
             self.repairs.compares();
         }
@@ -48,11 +50,25 @@ impl Lane {
             self.complete(&mut report);
             self.succeeded(full);
             self.follow_verification(&mut report, reason);
+        } else if may_be_put_off
+            && matches!(report.outcome, Err(Error::Contended { is_unchanged: true, .. }))
+            && let Some(compared) = self.compared
+        {
+            self.put_off(compared, ended);
+            report.step = Step::PutOff;
         } else {
             self.back_off();
         }
         self.keep(&report, ended);
         report
+    }
+
+    /// Puts off a periodic comparison. The data plane is as before it, so changes are written without one.
+    fn put_off(&mut self, compared: Instant, now: Instant) {
+        self.active.state.trust(compared);
+        let wait = self.timing.max_retry.saturating_mul(1 << self.put_off.min(16));
+        self.put_off = self.put_off.saturating_add(1);
+        self.full_at = Some(now + wait.min(self.timing.full_interval));
     }
 
     /// Puts the changes into the table that the data plane has taken during a comparison. Returns when it took the last ones.
@@ -161,6 +177,9 @@ impl Lane {
         let now = self.clock.now();
         self.retry.succeeded();
         self.not_before = Some(now + self.timing.min_interval);
+        if full {
+            self.put_off = 0;
+        }
         if full || self.full_at.is_none() {
             self.full_at = Some(now + self.timing.full_interval);
         }

@@ -32,6 +32,8 @@ struct Shared {
     calls: Vec<Call>,
     /// How many of the next calls fail.
     failures: usize,
+    /// How many of the next comparisons other programs disturb.
+    disturbed: usize,
     /// What the data plane was last given.
     known: BTreeMap<Arc<ServicePortName>, Arc<Forwarding>>,
     ports: BTreeMap<(Arc<str>, Arc<str>), u16>,
@@ -116,6 +118,10 @@ impl Recorder {
         self.lock().failures = times;
     }
 
+    pub(super) fn is_disturbed(&self, times: usize) {
+        self.lock().disturbed = times;
+    }
+
     pub(super) fn has_garbage(&self, collections: usize) {
         self.lock().garbage = collections;
     }
@@ -169,11 +175,18 @@ impl Recorder {
         let mut shared = self.lock();
         // A check that fails says nothing about the rules.
         let matters = call != Call::Check;
+        if matches!(call, Call::Compare(_)) && shared.disturbed > 0 {
+            shared.disturbed -= 1;
+            let is_unchanged = call == Call::Compare(Vec::new()) && shared.is_in_sync;
+            shared.is_in_sync &= is_unchanged;
+            shared.calls.push(call);
+            return Err(Error::Contended { mode: "test", attempts: 1, is_unchanged });
+        }
         shared.calls.push(call);
         if shared.failures > 0 {
             shared.failures -= 1;
             shared.is_in_sync &= !matters;
-            return Err(Error::Contended { mode: "test", attempts: 1 });
+            return Err(Error::Contended { mode: "test", attempts: 1, is_unchanged: false });
         }
         Ok(())
     }
