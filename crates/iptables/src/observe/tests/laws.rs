@@ -247,9 +247,14 @@ proptest! {
             let is_changed = difference.name.as_ref().is_some_and(|name| changed.contains(name));
             prop_assert!(is_changed, "{}: {:?}", difference, changed);
         }
+        // An external IP and a load-balancer IP have the same rules.
+        let meaning = |frontend: Frontend| match frontend {
+            Frontend::LoadBalancerIp(address, port) => Frontend::ExternalIp(address, port),
+            other => other,
+        };
         let frontends = |table: &[Entry], name: &ServicePortName| {
             let own = table.iter().find(|(own, _)| **own == *name);
-            own.map(|(_, forwarding)| forwarding.frontends.iter().copied().collect::<BTreeSet<_>>())
+            own.map(|(_, forwarding)| forwarding.frontends.iter().copied().map(meaning).collect::<BTreeSet<_>>())
         };
         for name in changed {
             let (old, new) = (frontends(&before, name), frontends(&after, name));
