@@ -10,6 +10,10 @@ use portolan_schema::{
 use portolan_store::CommitError;
 use thiserror::Error;
 
+use texts::{conflict_message, invalid_message, qualified};
+
+mod texts;
+
 /// The reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum ApiError {
@@ -68,7 +72,7 @@ pub enum ApiError {
         name: String,
     },
     /// The object differs from the version that the client names.
-    #[error("Operation cannot be fulfilled on {} \"{name}\": {what} is {given}, but the stored object has {stored}; read it again and repeat the change", qualified(*.resource))]
+    #[error("{}", conflict_message(*.resource, .name, .what, .given, .stored))]
     Conflict {
         /// The resource of the object.
         resource: Resource,
@@ -479,21 +483,4 @@ fn named(resource: Resource, name: &str) -> Value {
 
 fn cause(error: &FieldError) -> Value {
     json!({"reason": format!("{:?}", error.reason), "message": error.message, "field": error.field})
-}
-
-/// Returns the plural name with its group, such as `services` or `endpointslices.discovery.k8s.io`.
-fn qualified(resource: Resource) -> String {
-    let info = resource.info();
-    if info.group.is_empty() { info.plural.to_owned() } else { format!("{}.{}", info.plural, info.group) }
-}
-
-fn invalid_message(resource: Resource, name: &str, errors: &[FieldError]) -> String {
-    let info = resource.info();
-    let kind =
-        if info.group.is_empty() { info.kind.to_owned() } else { format!("{}.{}", info.kind, info.group) };
-    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
-    match texts.as_slice() {
-        [only] => format!("{kind} \"{name}\" is invalid: {only}"),
-        several => format!("{kind} \"{name}\" is invalid: [{}]", several.join(", ")),
-    }
 }

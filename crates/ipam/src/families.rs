@@ -243,13 +243,12 @@ fn address_refused(
 }
 
 /// Checks that the primary address and family and being headless do not change. The families of a headless Service
-/// may.
+/// may. A secondary address may be added or removed, but not replaced (`validateUpgradeDowngradeClusterIPs`).
 fn check_unchanged(spec: &ServiceSpec, old: &ServiceSpec, errors: &mut Vec<FieldError>) {
-    if let (Some(was), Some(is)) = (old.cluster_ips.first(), spec.cluster_ips.first())
-        && was != is
-        && (parse_address(was) != parse_address(is) || parse_address(was).is_none())
-    {
-        errors.push(FieldError::new(format!("{CLUSTER_IPS}[0]"), is, Refusal::Immutable));
+    for (index, (was, is)) in old.cluster_ips.iter().zip(&spec.cluster_ips).enumerate() {
+        if was != is && (parse_address(was) != parse_address(is) || parse_address(was).is_none()) {
+            errors.push(FieldError::new(format!("{CLUSTER_IPS}[{index}]"), is, Refusal::Immutable));
+        }
     }
     if let (Some(was), Some(is), false) =
         (old.ip_families.first(), spec.ip_families.first(), old.is_headless())

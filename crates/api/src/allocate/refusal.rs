@@ -26,6 +26,10 @@ fn field_error(error: &Refused) -> FieldError {
     };
     match error.reason {
         Refusal::ForbiddenForExternalName => FieldError::forbidden(field, &why),
+        // As `validateServiceExternalTrafficFieldsUpdate`.
+        Refusal::Immutable if field == "spec.healthCheckNodePort" => {
+            FieldError::forbidden(field, "field is immutable")
+        }
         Refusal::PortTwice => FieldError::duplicate(field, value()),
         Refusal::FamilyTwice if field.starts_with("spec.ipFamilies") => FieldError::duplicate(field, value()),
         _ => FieldError::invalid(field, value(), &why),

@@ -188,6 +188,9 @@ fn the_secondary_family_may_change_and_the_primary_may_not() {
     let reordered = with_ips(spec(Some(RequireDualStack), V64), &["fd00::1", "10.0.0.1"]);
     let error = update(reordered, &dual).unwrap_err();
     assert_eq!(error.reason, Refusal::Immutable);
+    let replaced = with_ips(spec(Some(RequireDualStack), V46), &["10.0.0.1", "fd00::2"]);
+    let error = update(replaced, &dual).unwrap_err();
+    assert_eq!((error.field.as_str(), error.reason), ("spec.clusterIPs[1]", Refusal::Immutable));
     // Another spelling of the same address is not a change.
     let v6 = with_ips(spec(Some(SingleStack), V6), &["fd00::1"]);
     assert!(update(with_ips(spec(Some(SingleStack), V6), &["FD00:0::1"]), &v6).is_ok());

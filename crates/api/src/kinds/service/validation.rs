@@ -238,6 +238,6 @@ fn transition(spec: &Object, old: &Object, errors: &mut Vec<FieldError>) {
     let is_load_balancer = |spec| service_type(spec) == "LoadBalancer";
     if is_load_balancer(spec) && is_load_balancer(old) && spec.get(key) != old.get(key) {
         let value = spec.get(key).cloned().unwrap_or_default();
-        errors.push(FieldError::invalid(format!("spec.{key}"), value, "field is immutable"));
+        errors.push(FieldError::invalid(format!("spec.{key}"), value, "may not change once set"));
     }
 }

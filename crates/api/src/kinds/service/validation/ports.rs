@@ -11,9 +11,6 @@ use crate::{
     network::{PORT_RULE, PROTOCOLS, app_protocols, is_port},
 };
 
-/// The port of the kubelet (`pkg/cluster/ports`), which upstream does not let load balancers expose.
-const KUBELET_PORT: i64 = 10_250;
-
 /// Checks the ports. `old` is the stored spec if this is an update: what is stored already and was allowed by an earlier
 /// version may stay.
 pub(super) fn check(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldError>) {
@@ -24,8 +21,6 @@ pub(super) fn check(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldE
     }
     let stored: &[Value] = old.map_or(&[], |old| json::list(old, "ports"));
     let stored_protocols = app_protocols(stored);
-    let exposes_kubelet = old.is_some_and(|old| service_type(old) == "LoadBalancer")
-        && stored.iter().any(|port| port.get("port").and_then(Value::as_i64) == Some(KUBELET_PORT));
     let mut seen = Seen::default();
     for (index, port) in ports.iter().enumerate() {
         // Further errors are not reported, and each takes more memory than its port.
@@ -33,11 +28,6 @@ pub(super) fn check(spec: &Object, old: Option<&Object>, errors: &mut Vec<FieldE
             break;
         }
         let field = |key: &str| format!("spec.ports[{index}].{key}");
-        let is_kubelet = json::integer(port, "port") == Some(KUBELET_PORT);
-        if is_kubelet && service_type(spec) == "LoadBalancer" && !exposes_kubelet {
-            let why = "may not be exposed to the outside, as it is the kubelet's";
-            errors.push(FieldError::invalid(format!("spec.ports[{index}]"), KUBELET_PORT, why));
-        }
         check_port(port, field, &stored_protocols, errors);
         check_name(port, ports.len(), field, &mut seen, errors);
         let protocol = json::text(port, "protocol").unwrap_or("TCP");
@@ -111,8 +101,8 @@ fn check_name<'a>(
 }
 
 fn node_port(number: i64, service_type: &str, field: String, errors: &mut Vec<FieldError>) {
-    if matches!(service_type, "ClusterIP" | "ExternalName") {
-        errors.push(FieldError::forbidden(field, "may not be used for type ClusterIP or ExternalName"));
+    if service_type == "ClusterIP" {
+        errors.push(FieldError::forbidden(field, "may not be used for type ClusterIP"));
     } else if !is_port(number) {
         errors.push(FieldError::invalid(field, number, PORT_RULE));
     }
