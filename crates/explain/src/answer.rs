@@ -41,6 +41,7 @@ pub fn answer(question: &Question, facts: &Facts<'_>) -> Result<Report, Unanswer
         local_addresses: &facts.node.addresses,
         table: &table,
         differences: &asked.view.differences,
+        health_check_ports: &facts.services.health_check_ports(asked.family),
     };
     let of_new = oracle.verdict(&asked.packet(FlowState::New));
     let connections: Option<Vec<&Connection>> =
@@ -316,6 +317,7 @@ const fn stage(reason: &Reason) -> Stage {
         | Reason::MasqueradeHairpin { .. }
         | Reason::MasqueradeHairpinElsewhere { .. }
         | Reason::SourceKeptOnNode { .. }
+        | Reason::SourceKeptByRelay { .. }
         | Reason::SourceKept(_) => Stage::Masquerading,
     }
 }
@@ -326,7 +328,7 @@ fn masquerade(reason: &Reason) -> Option<Masquerade> {
             MasqueradeUse::Hairpin
         }
         Reason::SourceKept(_) => MasqueradeUse::Never,
-        Reason::SourceKeptOnNode { .. } => return None,
+        Reason::SourceKeptOnNode { .. } | Reason::SourceKeptByRelay { .. } => return None,
         other if stage(other) == Stage::Masquerading => MasqueradeUse::Always,
         _ => return None,
     };

@@ -21,6 +21,9 @@ pub trait Services: fmt::Debug {
     /// Returns every Service port of a family, in any order.
     fn table(&self, family: Family) -> Vec<Entry>;
 
+    /// Returns the health-check node ports of the Services of a family, in any order.
+    fn health_check_ports(&self, family: Family) -> Vec<u16>;
+
     /// Returns a Service port with the choice of each endpoint. `None` if it does not exist.
     fn explain(&self, name: &ServicePortName, family: Family) -> Option<ExplainedPort>;
 
@@ -34,6 +37,10 @@ pub trait Services: fmt::Debug {
 impl Services for Catalog {
     fn table(&self, family: Family) -> Vec<Entry> {
         self.forwardings(family).collect()
+    }
+
+    fn health_check_ports(&self, family: Family) -> Vec<u16> {
+        self.health_check_ports(family)
     }
 
     fn explain(&self, name: &ServicePortName, family: Family) -> Option<ExplainedPort> {

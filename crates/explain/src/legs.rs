@@ -30,8 +30,6 @@ pub(crate) const MOST_ENDPOINTS: usize = 64;
 /// Name of the loopback interface.
 const LOOPBACK: &str = "lo";
 
-const LEAVING: [Passage; 3] =
-    [Passage::Tracked(Hook::Output), Passage::Tracked(Hook::Postrouting), Passage::Tracked(Hook::Egress)];
 const ARRIVING: [Passage; 3] =
     [Passage::Tracked(Hook::Ingress), Passage::Tracked(Hook::Prerouting), Passage::Tracked(Hook::Input)];
 const FORWARDED: [Passage; 5] = [
@@ -46,7 +44,7 @@ const TO_IPVS: [Passage; 3] = [
     Passage::Untranslated(Hook::Prerouting),
     Passage::BeforeIpvs(Hook::Input),
 ];
-/// The last hooks of packets that IPVS sends.
+/// The last hooks of packets that leave.
 const SENT: [Passage; 2] = [Passage::Tracked(Hook::Postrouting), Passage::Tracked(Hook::Egress)];
 /// Those of packets that IPVS translates and that stay on this node.
 const TO_ITSELF: [Passage; 3] =
@@ -87,24 +85,18 @@ pub(crate) fn legs(asked: &Asked<'_>, facts: &Facts<'_>, fate: &Fate) -> Vec<Leg
     let is_here = |endpoint: SocketAddr| facts.node.has(endpoint.ip());
     match fate {
         Fate::Reject | Fate::Drop => Vec::new(),
-        Fate::NotOurs => path(origin, is_here(asked.destination), &before, &before, None),
-        Fate::Backends { .. } if asked.view.differences.hides_clients => {
+        Fate::NotOurs => path(origin, asked.is_virtual || is_here(asked.destination), &before, &before, None),
+        Fate::Backends { masqueraded, .. } if asked.view.differences.hides_clients => {
             // The relay receives the packet, and connects to the endpoint itself.
-            let to_endpoint = |endpoint: SocketAddr| {
-                let packet = Packet {
-                    input: Some(Vec::new()),
-                    source: asked.view.settings.node_ip.map(IpNet::from),
-                    from_elsewhere: false,
-                    source_is_local: Some(true),
-                    to_elsewhere: !is_here(endpoint),
-                    ..describe(endpoint)
-                };
+            let to_endpoint = |(endpoint, &masqueraded): (SocketAddr, &bool)| {
+                let packet = by_relay(asked, describe(endpoint), masqueraded);
                 path(Origin::Node, is_here(endpoint), &packet, &packet, Some(endpoint))
             };
+            let to_endpoints = endpoints(fate).zip(masqueraded).flat_map(to_endpoint);
             let masqueraded = asked.view.in_kube_proxys_chains.then_some(false);
             let before = Packet { masqueraded, ..before };
             let to_relay = path(origin, true, &before, &at_relay(asked, &before), None);
-            to_relay.into_iter().chain(endpoints(fate).flat_map(to_endpoint)).collect()
+            to_relay.into_iter().chain(to_endpoints).collect()
         }
         Fate::Backends { masqueraded, .. } if asked.view.differences.refuses_at_virtual_addresses => {
             let to_endpoint = |(endpoint, &leaves_masqueraded): (SocketAddr, &bool)| {
@@ -139,6 +131,16 @@ fn at_relay(asked: &Asked<'_>, before: &Packet) -> Packet {
     }
 }
 
+/// Describes the packet that the relay sends to an endpoint, with the client's address as source unless it is masqueraded.
+fn by_relay(asked: &Asked<'_>, packet: Packet, masqueraded: bool) -> Packet {
+    let packet = Packet { input: Some(Vec::new()), from_elsewhere: false, ..packet };
+    if !masqueraded {
+        return packet;
+    }
+    let source = asked.view.settings.node_ip.map(IpNet::from);
+    Packet { source, source_is_local: Some(true), ..packet }
+}
+
 /// Where a packet enters the hooks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -163,18 +165,19 @@ fn path(
 ) -> Vec<Leg> {
     let leg = |before: Packet, after: Packet, passages| Leg { before, after, passages, endpoint };
     match (origin, is_here) {
-        (Origin::Node, true) => {
-            let arriving = from_loopback(after);
-            vec![
-                leg(to_loopback(before), to_loopback(after), &LEAVING),
-                leg(arriving.clone(), arriving, &ARRIVING),
-            ]
-        }
-        (Origin::Node, false) => {
-            // Output sees the interface of the route to the address before its translation.
-            let to_elsewhere = before.destination_is_local == Some(false);
-            let leaves = |packet: &Packet| Packet { to_elsewhere, ..packet.clone() };
-            vec![leg(leaves(before), leaves(after), &LEAVING)]
+        (Origin::Node, _) => {
+            // Output sees the interface of the route to the address before its translation, also in chains that are called after it.
+            let is_local = before.destination_is_local;
+            let (routed, sent) = (leaving(after, is_local), leaving(after, Some(is_here)));
+            let mut legs = vec![
+                leg(leaving(before, is_local), routed, &[Passage::Tracked(Hook::Output)]),
+                leg(sent.clone(), sent, &SENT),
+            ];
+            if is_here {
+                let arriving = from_loopback(after);
+                legs.push(leg(arriving.clone(), arriving, &ARRIVING));
+            }
+            legs
         }
         (Origin::Elsewhere, true) => vec![leg(before.clone(), after.clone(), &ARRIVING)],
         (Origin::Elsewhere, false) => {
@@ -221,6 +224,15 @@ fn through_ipvs(
     legs
 }
 
+/// Describes the packet as it leaves to an address of this node, or to another one.
+fn leaving(packet: &Packet, to_this_node: Option<bool>) -> Packet {
+    match to_this_node {
+        Some(true) => to_loopback(packet),
+        Some(false) => Packet { to_elsewhere: true, ..packet.clone() },
+        None => packet.clone(),
+    }
+}
+
 fn to_loopback(packet: &Packet) -> Packet {
     Packet { output: Some(vec![LOOPBACK.to_owned()]), to_elsewhere: false, ..packet.clone() }
 }
@@ -236,14 +248,12 @@ fn from_loopback(packet: &Packet) -> Packet {
 fn describe(asked: &Asked<'_>, facts: &Facts<'_>, destination: SocketAddr) -> Packet {
     let input = asked.input.clone().map(|name| vec![name]);
     let is_of_node = Origin::of(asked) == Origin::Node;
-    // To IPVS addresses of Services are addresses of this node, and interfaces of the node do not have them.
-    let has_more = asked.view.differences.refuses_at_virtual_addresses && destination == asked.destination;
-    let is_local = facts.node.has(destination.ip());
+    let is_virtual = asked.is_virtual && destination.ip() == asked.destination.ip();
     Packet {
         input: if is_of_node { Some(Vec::new()) } else { input },
         from_elsewhere: !is_of_node,
         source_is_local: Some(is_of_node),
-        destination_is_local: (is_local || !has_more).then_some(is_local),
+        destination_is_local: Some(is_virtual || facts.node.has(destination.ip())),
         source: (!asked.client.example).then(|| host(asked.client.address)),
         destination: Some(host(destination.ip())),
         protocol: Some(asked.protocol.number()),

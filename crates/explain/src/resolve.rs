@@ -101,6 +101,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) input: Option<String>,
     pub(crate) destination: SocketAddr,
     pub(crate) protocol: Protocol,
+    /// True if the destination is local to this node because Services have the address, and not an interface of its own.
+    pub(crate) is_virtual: bool,
     pub(crate) family: Family,
     pub(crate) view: &'a FamilyView,
     /// True if the packet belongs to a flow that is established.
@@ -126,7 +128,9 @@ pub(crate) fn resolve<'a>(question: &Question, facts: &Facts<'a>) -> Result<Aske
     };
     let family = Family::of(destination.ip());
     let view = facts.node.families.get(family).as_ref().ok_or(Unanswerable::FamilyNotServed(family))?;
-    let (mut client, mut notes) = (client(question, facts, view, pod, destination.ip())?, Vec::new());
+    let is_virtual = is_virtual(facts, view, destination.ip());
+    let mut client = client(question, facts, view, pod, destination.ip(), is_virtual)?;
+    let mut notes = Vec::new();
     interface(&mut client, question, facts, view, &mut notes);
     if client.kind == ClientKind::Pod && client.node.as_ref().is_some_and(|node| *node != facts.node.name) {
         let node = client.node.as_deref().unwrap_or_default();
@@ -140,7 +144,7 @@ pub(crate) fn resolve<'a>(question: &Question, facts: &Facts<'a>) -> Result<Aske
         ));
     }
     let input = question.interface.clone();
-    Ok(Asked { client, input, destination, protocol, family, view, established: false, notes })
+    Ok(Asked { client, input, destination, protocol, is_virtual, family, view, established: false, notes })
 }
 
 /// The packets that a question is about, with addresses in place of names.
@@ -300,6 +304,18 @@ fn cluster_ip(frontends: &[Frontend]) -> Option<SocketAddr> {
     cluster_ip.and_then(|frontend| frontend.socket())
 }
 
+/// Returns true if an address is local to this node because a frontend of Services has it, and no interface of its own.
+fn is_virtual(facts: &Facts<'_>, view: &FamilyView, address: IpAddr) -> bool {
+    let has = |frontend: &Frontend| frontend.socket().is_some_and(|socket| socket.ip() == address);
+    view.differences.refuses_at_virtual_addresses
+        && !facts.node.has(address)
+        && facts
+            .services
+            .table(Family::of(address))
+            .iter()
+            .any(|(_, forwarding)| forwarding.frontends.iter().any(has))
+}
+
 /// Returns the client of a question, without its interface.
 fn client(
     question: &Question,
@@ -307,12 +323,13 @@ fn client(
     view: &FamilyView,
     pod: Option<&Pod>,
     destination: IpAddr,
+    is_virtual: bool,
 ) -> Result<Client, Unanswerable> {
     let family = Family::of(destination);
     let client =
         |kind, address| Client { kind, address, example: false, pod: None, node: None, interface: None };
     let address = match &question.from {
-        Sender::Node => return Ok(node(facts, view, destination)),
+        Sender::Node => return Ok(node(facts, view, destination, is_virtual)),
         Sender::Outside => {
             return Ok(Client { example: true, ..client(ClientKind::Outside, example(facts, view, family)) });
         }
@@ -347,11 +364,12 @@ fn is_in_detected_cidr(view: &FamilyView, address: IpAddr) -> bool {
 }
 
 /// Returns this node as the client. Packets to its own addresses have the same address as source, others the one that the
-/// route to the destination says, or else the node's own address.
-fn node(facts: &Facts<'_>, view: &FamilyView, destination: IpAddr) -> Client {
+/// route to the destination says. If that is not known, it is the destination if the node has this address for Services, or else
+/// the node's own address.
+fn node(facts: &Facts<'_>, view: &FamilyView, destination: IpAddr, is_virtual: bool) -> Client {
     let family = Family::of(destination);
     let listed = || facts.node.addresses.iter().copied().find(|address| Family::of(*address) == family);
-    let own = view.settings.node_ip.or_else(listed);
+    let own = is_virtual.then_some(destination).or(view.settings.node_ip).or_else(listed);
     let by_route = facts.node_source.filter(|source| Family::of(*source) == family);
     let address = if facts.node.has(destination) { Some(destination) } else { by_route.or(own) };
     let unspecified = match family {

@@ -136,7 +136,7 @@ fn source_to(
     of_route: Option<Ipv4Addr>,
     routes: &dyn Routes,
 ) -> Option<Ipv4Addr> {
-    if asked.view.differences.hides_clients {
+    if masqueraded && asked.view.differences.hides_clients {
         return of_route;
     }
     if masqueraded {

@@ -36,6 +36,8 @@ pub struct Oracle<'a> {
     pub table: &'a [Entry],
     /// The differences of the mode from nftables mode.
     pub differences: &'a ModeDifferences,
+    /// The health-check node ports of Services of the family. Servers of this node listen there, with TCP.
+    pub health_check_ports: &'a [u16],
 }
 
 impl Oracle<'_> {
@@ -51,6 +53,12 @@ impl Oracle<'_> {
 
     fn is_local_address(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.local_addresses.contains(&address)
+    }
+
+    /// Returns true if the source is an address of this node. A process of this node has no other one. In IPVS mode it can be an
+    /// address of Services, which is not listed.
+    fn has_local_source(&self, packet: &Packet<'_>) -> bool {
+        packet.origin == Origin::Node || self.is_local_address(packet.source)
     }
 }
 

@@ -205,6 +205,8 @@ impl Cluster {
                 local_addresses: &local_addresses,
                 table: &tables[index],
                 differences: &differences[index],
+                // The data planes get none.
+                health_check_ports: &[],
             };
             oracle.verdict(&Packet { flow, ..attempt.packet() })
         };

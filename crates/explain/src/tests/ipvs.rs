@@ -3,8 +3,8 @@
 use portolan_firewall::{
     Base, Chain, Effect, Hook, Program, Rule, RuleId, Ruleset, TableFamily, TableId, Test, saved,
 };
-use portolan_model::Family;
 use portolan_model::oracle::ModeDifferences;
+use portolan_model::{Family, LocalDetector};
 
 use super::world::{World, question};
 use crate::facts::Facts;
@@ -129,4 +129,39 @@ fn a_connection_passes_chains_that_translate_once() {
     assert_eq!(kinds("PREROUTING -d SVC -j DNAT --to-destination 10.9.9.9"), [redirects(), Vec::new()]);
     assert_eq!(kinds("OUTPUT -d SVC -j DNAT --to-destination 10.9.9.9"), [Vec::new(), redirects()]);
     assert_eq!(kinds("OUTPUT -d POD -j DNAT --to-destination 10.9.9.9"), [Vec::new(), Vec::new()]);
+}
+
+/// The device of this mode has the addresses of Services, so that a process of the node sends from them.
+#[test]
+fn the_node_sends_from_the_address_of_the_service() {
+    let mut world = world().detecting(LocalDetector::None);
+    let spec = r#"{"type":"NodePort","clusterIP":"10.96.0.83","externalIPs":["192.0.2.83"],
+        "externalTrafficPolicy":"Local","ports":[{"port":80}]}"#;
+    world.service("remote", "{}", spec);
+    for address in ["10.96.0.83", "192.0.2.83"] {
+        let report = world.answer("node", &format!("{address}:80"));
+        assert_eq!(report.from.address.to_string(), address);
+        assert_eq!(report.outcome, Outcome::Reachable, "its endpoint is on another node");
+        assert_eq!(report.wanted.masquerade.unwrap().code, "masquerade-own-traffic");
+    }
+    assert_eq!(World::new().answer("node", "10.96.0.83:80").from.address.to_string(), "192.0.2.1");
+}
+
+#[test]
+fn servers_for_health_checks_answer_at_addresses_of_services() {
+    let mut world = world();
+    let spec = r#"{"type":"LoadBalancer","clusterIP":"10.96.0.90","externalTrafficPolicy":"Local",
+        "healthCheckNodePort":31000,"ports":[{"port":80}]}"#;
+    world.service("checked", "{}", spec);
+    let rules = one("filter", "INPUT -p tcp -m tcp --dport 31000 -j DROP");
+    let facts = Facts { rules: Some(&rules), ..world.facts() };
+    for from in ["pod/client", "node"] {
+        let report = |to| crate::answer(&question(from, to), &facts).unwrap();
+        let asked = report("10.96.0.90:31000");
+        assert_eq!(asked.outcome, Outcome::NotAService, "{from}");
+        assert_eq!(asked.firewall.unwrap().len(), 1, "{from}: it arrives at the node");
+        for to in ["10.96.0.90:31001", "10.96.0.90:31000/udp"] {
+            assert_eq!(report(to).outcome, Outcome::Refused, "{from} {to}");
+        }
+    }
 }

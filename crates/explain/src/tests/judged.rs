@@ -1,6 +1,8 @@
 //! How rules of other programs are judged: what takes a packet before Services do, chains of kube-proxy, states of connections, and
 //! what is not judged.
 
+use std::net::IpAddr;
+
 use portolan_firewall::{Ruleset, saved};
 use portolan_model::Family;
 use portolan_model::oracle::ModeDifferences;
@@ -163,13 +165,8 @@ fn a_usual_script_certainly_drops_packets_of_clients_elsewhere() {
     assert_eq!(kinds(&World::new(), SERVER, "192.0.2.1:22").1, []);
     assert_eq!(kinds(&World::new(), SERVER, "svc/zoned"), (Outcome::Reachable, vec![]), "it is forwarded");
     let ipvs = World::in_mode("ipvs", &ModeDifferences::ipvs());
-    let (outcome, found) = kinds(&ipvs, SERVER, "svc/zoned");
-    let uncertain = vec![(ObstacleKind::Drops, false)];
-    assert_eq!(
-        (outcome, found),
-        (Outcome::Reachable, uncertain),
-        "whether the address is local is not known"
-    );
+    let found = kinds(&ipvs, SERVER, "svc/zoned");
+    assert_eq!(found, (Outcome::Dropped, certain), "the node has the address");
 }
 
 /// In the hook input, redirected packets have the relay's port, and are translated.
@@ -188,4 +185,56 @@ fn the_relay_gets_redirected_packets_at_its_own_port() {
     assert_eq!(of_both("-m conntrack --ctstate DNAT -j DROP"), [dropped, reachable]);
     let early = "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j ACCEPT\n-A PREROUTING -j KUBE-SERVICES\nCOMMIT\n";
     assert_eq!(kinds(&redirect, early, "svc/zoned").0, Outcome::NotAService);
+}
+
+#[test]
+fn endpoints_see_clients_whose_address_a_service_keeps() {
+    let mut tproxy = World::in_mode("userspace", &ModeDifferences::userspace());
+    let keeps = r#"{"portolan.dev/userspace-keep-client-address":"true"}"#;
+    let spec = r#"{"clusterIP":"10.96.0.84","externalIPs":["192.0.2.84"],"ports":[{"port":80}]}"#;
+    let of_relay = |source: &str| {
+        format!("*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -s {source} -d 10.244.1.16/32 -j DROP\nCOMMIT\n")
+    };
+    let found = |world: &World| {
+        let outcome = |source| kinds(world, &of_relay(source), "svc/zoned").0;
+        ["10.244.1.10/32", "192.0.2.1/32"].map(|source| outcome(source) == Outcome::Dropped)
+    };
+    assert_eq!(found(&tproxy), [false, true], "the client's address, and the relay's");
+    tproxy.service("zoned", keeps, spec);
+    assert_eq!(found(&tproxy), [true, false]);
+}
+
+/// The kernel routes a packet before it translates its destination, and again afterwards.
+#[test]
+fn output_sees_the_interface_of_the_route_to_the_destination() {
+    let on_the_node = |mut world: World| {
+        world
+            .node
+            .addresses
+            .extend(["10.244.1.16", "10.244.1.18"].map(|address| address.parse::<IpAddr>().unwrap()));
+        world
+    };
+    let ask = |world: &World, table: &str, rules: &str, to: &str| {
+        let rules = Ruleset::new(saved::chains(Family::Ipv4, &format!("*{table}\n{rules}\nCOMMIT\n")));
+        let facts = Facts { rules: Some(&rules), ..world.facts() };
+        let report = crate::answer(&question("node", to), &facts).unwrap();
+        (report.outcome, report.firewall.unwrap().len())
+    };
+    let loopback_only = ":OUTPUT DROP [0:0]\n-A OUTPUT -o lo -j ACCEPT";
+    let sent_to_itself = ":POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -o lo -j DROP";
+    let tproxy = on_the_node(World::in_mode("userspace", &ModeDifferences::userspace()));
+    for (world, to) in [
+        (on_the_node(World::new()), "svc/signals"),
+        (on_the_node(World::redirecting()), "svc/zoned"),
+        (tproxy, "svc/zoned"),
+    ] {
+        assert_eq!(ask(&world, "filter", loopback_only, to), (Outcome::Dropped, 1));
+        let device = ":OUTPUT ACCEPT [0:0]\n-A OUTPUT -o eth0 -j DROP";
+        assert_eq!(ask(&world, "filter", device, to), (Outcome::Reachable, 1), "not known");
+        assert_eq!(ask(&world, "mangle", sent_to_itself, to), (Outcome::Dropped, 1));
+    }
+    let world = World::new();
+    let node_port = "192.0.2.1:30080";
+    assert_eq!(ask(&world, "filter", loopback_only, node_port), (Outcome::Reachable, 0));
+    assert_eq!(ask(&world, "mangle", sent_to_itself, node_port), (Outcome::Reachable, 0));
 }

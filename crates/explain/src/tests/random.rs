@@ -109,6 +109,7 @@ fn verdict(report: &Report, facts: &Facts<'_>) -> verdict::Verdict {
         local_addresses: &facts.node.addresses,
         table: &table,
         differences: &view.differences,
+        health_check_ports: &facts.services.health_check_ports(family),
     };
     let verdict = oracle.verdict(&Packet {
         origin: match report.from.kind {

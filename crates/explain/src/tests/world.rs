@@ -152,6 +152,16 @@ impl World {
         self.catalog.apply(Event::EndpointSlice(decode_endpoint_slice(text.as_bytes()).unwrap()));
     }
 
+    /// Adds a Service of the namespace shop, or replaces the one with this name.
+    pub(super) fn service(&mut self, name: &str, annotations: &str, spec: &str) {
+        let text = format!(
+            r#"{{"metadata":{{"namespace":"shop","name":"{name}","annotations":{annotations}}},"spec":{spec}}}"#
+        );
+        let service = decode_service(text.as_bytes()).unwrap();
+        assert_eq!(service.faults, []);
+        self.catalog.apply(Event::Service(service));
+    }
+
     pub(super) fn facts(&self) -> Facts<'_> {
         Facts { pods: &self.pods, slices: &self.slices, ..Facts::new(&self.node, &self.catalog) }
     }

@@ -169,15 +169,17 @@ proptest! {
         let (changes, health_checks) = edited.first();
         planner.remember(&changes, &health_checks);
         let tables = loaded(&mut planner);
-        let local_addresses = local_addresses(family);
         // The oracle gets the Catalog's table, so a planner that loses a Service port is found out.
         let table: Vec<Entry> = edited.entries(family);
-        let local_addresses = &local_addresses;
-        let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
-        let walk = Walk { tables: &tables, local_addresses };
-        let ranges = Ranges::example();
+        let (settings, table, ranges) = (&settings, table.as_slice(), Ranges::example());
         for _ in 0..200 {
             let packet = random_packet(&mut rng, family, &ranges);
+            // A process of the node sends from an address of the node.
+            let source = (packet.origin == Origin::Node).then_some(packet.source);
+            let local_addresses: Vec<_> = local_addresses(family).into_iter().chain(source).collect();
+            let local_addresses = &local_addresses;
+            let oracle = Oracle { settings, local_addresses, table, differences, health_check_ports: &[] };
+            let walk = Walk { tables: &tables, local_addresses };
             prop_assert_eq!(outcome(walk, &packet), expected(&oracle, &packet), "{:?}", packet);
         }
     }

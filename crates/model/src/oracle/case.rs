@@ -155,6 +155,10 @@ impl<'a> Case<'a> {
         let is_service_address = facts.iter().any(|fact| matches!(fact, Reason::OtherPort { .. }));
         self.reasons.extend(facts);
         if self.differences().refuses_at_virtual_addresses && !is_local && is_service_address {
+            if self.is_health_check() {
+                self.because(Reason::LeftToNode { address: destination });
+                return Fate::NotOurs;
+            }
             self.because(Reason::RefusedAtServiceAddress);
             return Fate::Reject;
         }
@@ -167,6 +171,12 @@ impl<'a> Case<'a> {
             return Fate::NotOurs;
         }
         fate
+    }
+
+    /// Returns true if the packet is for a health-check server of this node.
+    fn is_health_check(&self) -> bool {
+        let Packet { protocol, port, .. } = self.packet;
+        *protocol == Protocol::Tcp && self.oracle.health_check_ports.contains(port)
     }
 
     /// Returns what the table has of the destination of a stray packet, and the handling in nftables mode. Other ports

@@ -26,12 +26,12 @@ impl<'a> Case<'a> {
     pub(super) fn at_frontend(&mut self, found: Match<'a>) -> Fate {
         let Match { forwarding, frontend, .. } = found;
         if matches!(frontend, Frontend::ClusterIp(..)) {
-            return self.deliver(forwarding, Self::internal);
+            return self.deliver(found, Self::internal);
         }
         if matches!(frontend, Frontend::LoadBalancerIp(..)) && self.is_outside_source_ranges(forwarding) {
             return Fate::Drop;
         }
-        match self.deliver(forwarding, Self::external) {
+        match self.deliver(found, Self::external) {
             Fate::Reject | Fate::Drop if self.leaves_unstopped(forwarding, frontend) => {
                 self.because(Reason::OwnTrafficLeaves);
                 Fate::NotOurs
@@ -107,7 +107,11 @@ impl<'a> Case<'a> {
         let masquerade = if self.oracle.settings.masquerade_all {
             Masquerade::Yes(Reason::MasqueradeAll)
         } else if self.oracle.settings.local_detector == LocalDetector::None {
-            Masquerade::No(SourceKept::NoDetector)
+            if self.has_address_of_service() {
+                Masquerade::Yes(Reason::MasqueradeOwnTraffic)
+            } else {
+                Masquerade::No(SourceKept::NoDetector)
+            }
         } else if self.is_from_pod() {
             Masquerade::No(SourceKept::Pod)
         } else {
@@ -127,7 +131,7 @@ impl<'a> Case<'a> {
             return Allowed { outcome: usual, traffic, list: cluster, masquerade };
         }
         let is_pod = self.is_from_pod();
-        if !is_pod && !self.oracle.is_local_address(self.packet.source) {
+        if !is_pod && !self.oracle.has_local_source(self.packet) {
             self.because(Reason::LocalPolicy(traffic));
             let masquerade = Masquerade::No(SourceKept::LocalPolicy);
             return Allowed { outcome: usual, traffic, list: local, masquerade };
@@ -145,11 +149,18 @@ impl<'a> Case<'a> {
         Allowed { outcome: forwarding.external_short_cut(), traffic, list: cluster, masquerade }
     }
 
+    /// Returns true if a process of this node sends the packet from the address that it is sent to: where virtual addresses are
+    /// local, the kernel chooses the same one as source.
+    fn has_address_of_service(&self) -> bool {
+        self.differences().refuses_at_virtual_addresses && self.packet.source == self.packet.destination
+    }
+
     fn deliver<'f>(
         &mut self,
-        forwarding: &'f Forwarding,
+        found: Match<'f>,
         policy: impl FnOnce(&mut Self, &'f Forwarding) -> Allowed<'f>,
     ) -> Fate {
+        let Match { forwarding, .. } = found;
         if !self.carries(forwarding) {
             self.because(Reason::SctpNotCarried);
             return Fate::Reject;
@@ -171,23 +182,26 @@ impl<'a> Case<'a> {
                     let per_frontend = self.differences().affinity_per_frontend;
                     self.because(Reason::SessionAffinity { seconds, per_frontend });
                 }
-                let masqueraded = self.masquerade(backends, allowed.masquerade);
+                let masqueraded = self.masquerade(found, backends, allowed.masquerade);
                 Fate::Backends { set: backends.to_vec(), masqueraded, affinity: forwarding.affinity }
             }
         }
     }
 
     /// Returns for each backend whether it sees an address of this node.
-    fn masquerade(&mut self, backends: &[Backend], masquerade: Masquerade) -> Vec<bool> {
-        let masquerade = if self.differences().hides_clients {
-            Masquerade::Yes(Reason::MasqueradeByRelay)
-        } else {
+    fn masquerade(&mut self, found: Match<'_>, backends: &[Backend], masquerade: Masquerade) -> Vec<bool> {
+        let masquerade = if !self.differences().hides_clients {
             masquerade
+        } else if backends.iter().all(|backend| self.is_on_request(found, backend)) {
+            Masquerade::No(SourceKept::OnRequest)
+        } else {
+            Masquerade::Yes(Reason::MasqueradeByRelay)
         };
         let kept = match masquerade {
             Masquerade::Yes(reason) => {
                 self.because(reason);
-                return backends.iter().map(|backend| !self.stays(backend)).collect();
+                let sees_node = |backend| !self.stays(backend) && !self.is_kept_by_relay(found, backend);
+                return backends.iter().map(sees_node).collect();
             }
             Masquerade::No(kept) => kept,
         };
@@ -205,6 +219,23 @@ impl<'a> Case<'a> {
             self.because(Reason::SourceKeptOnNode { endpoint: backend.socket() });
         }
         stays
+    }
+
+    /// Returns true if the Service asks that the backend sees the client's address, and answers come back by this node, because
+    /// the backend is on it. Clients of cluster IPs are assumed to be.
+    fn is_on_request(&self, found: Match<'_>, backend: &Backend) -> bool {
+        self.differences().keeps_clients_on_request
+            && found.forwarding.keep_client_address
+            && (matches!(found.frontend, Frontend::ClusterIp(..)) || backend.may_hairpin)
+    }
+
+    /// Returns true if the backend sees the client's address, while others see that of the relay.
+    fn is_kept_by_relay(&mut self, found: Match<'_>, backend: &Backend) -> bool {
+        let is_kept = self.is_on_request(found, backend) && backend.address != self.packet.source;
+        if is_kept {
+            self.because(Reason::SourceKeptByRelay { endpoint: backend.socket() });
+        }
+        is_kept
     }
 
     /// Returns true if the backend may connect to itself. It would reply directly, bypassing the translation.

@@ -24,6 +24,8 @@ pub struct ModeDifferences {
     pub masquerades_every_hairpin: bool,
     /// True if every endpoint sees an address of this node instead of the client's.
     pub hides_clients: bool,
+    /// True if a Service may ask for endpoints to see the client's address all the same.
+    pub keeps_clients_on_request: bool,
     /// True if SCTP packets to Service ports are rejected.
     pub refuses_sctp: bool,
     /// True if every address of a Service is local to this node. Packets to its other ports are then rejected instead
@@ -47,6 +49,7 @@ impl ModeDifferences {
             stops_node_ports_everywhere: true,
             masquerades_every_hairpin: true,
             hides_clients: false,
+            keeps_clients_on_request: false,
             refuses_sctp: false,
             refuses_at_virtual_addresses: false,
             local_for_everybody: false,
@@ -67,7 +70,13 @@ impl ModeDifferences {
 
     /// Returns the differences of userspace mode.
     pub fn userspace() -> Self {
-        Self { hides_clients: true, refuses_sctp: true, ..Self::default() }
+        Self {
+            masquerades_every_hairpin: true,
+            hides_clients: true,
+            keeps_clients_on_request: true,
+            refuses_sctp: true,
+            ..Self::default()
+        }
     }
 
     /// Returns the differences of userspace mode that captures by redirect: its rules are those of iptables mode.

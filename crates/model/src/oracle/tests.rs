@@ -105,8 +105,8 @@ fn ask_in(
     source: &str,
     to: (&str, u16),
 ) -> String {
-    let oracle =
-        Oracle { settings, local_addresses: &local_addresses(), table: &[entry(forwarding)], differences };
+    let (local_addresses, table) = (&local_addresses(), &[entry(forwarding)]);
+    let oracle = Oracle { settings, local_addresses, table, differences, health_check_ports: &[] };
     match oracle.fate(&packet(origin, source, to)) {
         Fate::Backends { set, masqueraded, .. } => {
             let name = if *set == *forwarding.cluster { "C" } else { "L" };
@@ -246,7 +246,7 @@ fn hairpin_is_masqueraded_if_another_service_has_the_backend_here() {
     for (protocol, masqueraded) in [(Protocol::Tcp, true), (Protocol::Udp, false)] {
         let (settings, differences) = (&settings(), &ModeDifferences::default());
         let (local_addresses, table) = (&local_addresses(), &[entry(&elsewhere), other(protocol)]);
-        let oracle = Oracle { settings, local_addresses, table, differences };
+        let oracle = Oracle { settings, local_addresses, table, differences, health_check_ports: &[] };
         let Fate::Backends { masqueraded: found, .. } = oracle.fate(&packet(POD, HERE, (CLUSTER_IP, 80)))
         else {
             panic!("no backends");
@@ -320,10 +320,9 @@ fn packets_without_a_matching_frontend() {
 
 #[test]
 fn protocol_and_family_must_match() {
-    let (settings, forwarding) = (settings(), forwarding());
+    let (settings, table) = (&settings(), &[entry(&forwarding())]);
     let differences = &ModeDifferences::default();
-    let oracle =
-        Oracle { settings: &settings, local_addresses: &[], table: &[entry(&forwarding)], differences };
+    let oracle = Oracle { settings, local_addresses: &[], table, differences, health_check_ports: &[] };
     let packet = Packet { protocol: Protocol::Udp, ..packet(REMOTE, "203.0.113.1", (CLUSTER_IP, 80)) };
     assert_eq!(oracle.fate(&packet), Fate::Reject, "no such port on this cluster IP");
     let six = Packet { destination: ip("2001:db8::1"), source: ip("2001:db8::2"), ..packet };
@@ -332,10 +331,10 @@ fn protocol_and_family_must_match() {
 
 #[test]
 fn affinity_is_part_of_the_fate() {
-    let settings = settings();
     let sticky = Forwarding { affinity: Some(60), ..forwarding() };
+    let (settings, table) = (&settings(), &[entry(&sticky)]);
     let differences = &ModeDifferences::default();
-    let oracle = Oracle { settings: &settings, local_addresses: &[], table: &[entry(&sticky)], differences };
+    let oracle = Oracle { settings, local_addresses: &[], table, differences, health_check_ports: &[] };
     let fate = oracle.fate(&packet(REMOTE, "203.0.113.1", (CLUSTER_IP, 80)));
     assert!(matches!(fate, Fate::Backends { affinity: Some(60), .. }), "{fate:?}");
 }
@@ -378,4 +377,23 @@ fn iptables_mode() {
     let elsewhere = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
     assert_eq!(row(&elsewhere, (OTHER_NODE_IP, 30080)), ["Drop"; 4]);
     assert_eq!(row(&elsewhere, (NODE_IP, 30080)), ["C--", "Cmm", "Drop", "Drop"]);
+}
+
+/// In IPVS mode the node has the addresses of Services, and the kernel chooses the one that a process connects to as source.
+#[test]
+fn the_node_sends_from_virtual_addresses_in_ipvs_mode() {
+    let ask = |settings: &Settings, forwarding: &Forwarding, source: &str, to: &str| {
+        ask_in(&ModeDifferences::ipvs(), settings, forwarding, Origin::Node, source, (to, 80))
+    };
+    let elsewhere = Forwarding { external_policy: ExternalPolicy::Local, ..forwarding() };
+    let here = Forwarding { local: Box::new([backend(HERE, true)]), ..elsewhere.clone() };
+    let no_detector = Settings { local_detector: LocalDetector::None, ..settings() };
+    for settings in [&settings(), &no_detector] {
+        for to in [EXTERNAL_IP, LOAD_BALANCER_IP] {
+            assert_eq!(ask(settings, &elsewhere, to, to), "Cmm", "{to}");
+            assert_eq!(ask(settings, &here, to, to), "Lm", "{to}");
+        }
+        assert_eq!(ask(settings, &forwarding(), CLUSTER_IP, CLUSTER_IP), "Cmm");
+    }
+    assert_eq!(ask(&no_detector, &forwarding(), NODE_IP, CLUSTER_IP), "C--");
 }

@@ -10,6 +10,9 @@ use crate::catalog::{LeftOut, WhyLeftOut};
 use crate::selection::{Choice, HintKind, HintUse};
 use crate::{Family, Frontend, Protocol, ServicePortName};
 
+/// The annotation of Services whose endpoints are to see the client's address.
+const KEEP_CLIENT_ADDRESS: &str = "portolan.dev/userspace-keep-client-address";
+
 /// A rule that applied to a packet.
 ///
 /// The [`Display`](fmt::Display) text is for operators. It names the field of the Service or of the configuration that
@@ -178,6 +181,12 @@ pub enum Reason {
         /// The endpoint.
         endpoint: SocketAddr,
     },
+    /// Mode difference: not masqueraded if this endpoint gets the packet, because the Service asks for it and the endpoint is on
+    /// this node.
+    SourceKeptByRelay {
+        /// The endpoint.
+        endpoint: SocketAddr,
+    },
     /// Not masqueraded.
     SourceKept(SourceKept),
 }
@@ -200,6 +209,8 @@ pub enum SourceKept {
     NoDetector,
     /// External policy Local keeps the source.
     LocalPolicy,
+    /// Mode difference: the Service asks for it.
+    OnRequest,
 }
 
 impl Traffic {
@@ -279,9 +290,11 @@ impl Reason {
             Self::MasqueradeHairpin { .. } => "masquerade-hairpin",
             Self::MasqueradeHairpinElsewhere { .. } => "masquerade-hairpin-elsewhere",
             Self::SourceKeptOnNode { .. } => "source-kept-on-node",
+            Self::SourceKeptByRelay { .. } => "source-kept-by-relay",
             Self::SourceKept(SourceKept::Pod) => "source-kept-pod",
             Self::SourceKept(SourceKept::NoDetector) => "source-kept-no-detector",
             Self::SourceKept(SourceKept::LocalPolicy) => "source-kept-local-policy",
+            Self::SourceKept(SourceKept::OnRequest) => "source-kept-on-request",
         }
     }
 
@@ -439,6 +452,11 @@ impl Reason {
                 "no masquerading if {endpoint} gets the packet: it is an address of this node, which the packet does \
                  not leave"
             ),
+            Self::SourceKeptByRelay { endpoint } => write!(
+                f,
+                "no masquerading if {endpoint} gets the packet: it is on this node, and the Service's annotation \
+                 {KEEP_CLIENT_ADDRESS} keeps the source there"
+            ),
             Self::SourceKept(SourceKept::Pod) => {
                 f.write_str("no masquerading: the source is a pod (detectLocalMode)")
             }
@@ -447,6 +465,9 @@ impl Reason {
             }
             Self::SourceKept(SourceKept::LocalPolicy) => {
                 f.write_str("no masquerading: externalTrafficPolicy: Local keeps the source")
+            }
+            Self::SourceKept(SourceKept::OnRequest) => {
+                write!(f, "no masquerading: the Service's annotation {KEEP_CLIENT_ADDRESS} keeps the source")
             }
             // All other reasons are written by the functions that call this one.
             other => f.write_str(other.code()),

@@ -65,6 +65,8 @@ fn all_reasons() -> Vec<Reason> {
         Reason::SourceKept(SourceKept::Pod),
         Reason::SourceKept(SourceKept::NoDetector),
         Reason::SourceKept(SourceKept::LocalPolicy),
+        Reason::SourceKeptByRelay { endpoint },
+        Reason::SourceKept(SourceKept::OnRequest),
     ];
     reasons.extend(all_left_out().map(Reason::LeftOut));
     for traffic in [Traffic::Internal, Traffic::External] {

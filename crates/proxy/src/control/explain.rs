@@ -123,15 +123,17 @@ impl Prepared {
         let mut node = node_view(&configuration, &[], this.clone(), |_| Vec::new());
         let mut active = PerFamily::<Option<Active>>::default();
         let (mut tables, mut notes) = (PerFamily::<Vec<Entry>>::default(), PerFamily::<Vec<Note>>::default());
+        let mut health_check_ports = PerFamily::<Vec<u16>>::default();
         for lane in lanes {
             *notes.get_mut(lane.family) = state_notes(&lane);
             let of_lane = Active::of(&lane, &configuration);
             *node.families.get_mut(lane.family) = of_lane.view(&lane, this.clone());
             *active.get_mut(lane.family) = Some(of_lane);
             *tables.get_mut(lane.family) = entries(&lane.table);
+            *health_check_ports.get_mut(lane.family) = lane.table.health_check_ports().collect();
             // The engine's next change would copy a table that is kept.
         }
-        let services = OfAgent { control: Arc::clone(control), tables };
+        let services = OfAgent { control: Arc::clone(control), tables, health_check_ports };
         let facts = Facts { source: Source::Agent, ..Facts::new(&node, &services) };
         let Ends { destination, .. } = ends(question, &facts)?;
         let family = Family::of(destination.ip());
@@ -251,6 +253,7 @@ fn state_notes(lane: &FamilySnapshot) -> Vec<Note> {
 struct OfAgent {
     control: Arc<Control>,
     tables: PerFamily<Vec<Entry>>,
+    health_check_ports: PerFamily<Vec<u16>>,
 }
 
 impl std::fmt::Debug for OfAgent {
@@ -282,6 +285,10 @@ impl OfAgent {
 impl Services for OfAgent {
     fn table(&self, family: Family) -> Vec<Entry> {
         self.tables.get(family).clone()
+    }
+
+    fn health_check_ports(&self, family: Family) -> Vec<u16> {
+        self.health_check_ports.get(family).clone()
     }
 
     fn explain(&self, name: &ServicePortName, family: Family) -> Option<ExplainedPort> {

@@ -3,8 +3,8 @@
 use super::*;
 
 fn judged(table: &[Entry], flow: FlowState) -> Verdict {
-    let (settings, differences) = (settings(), &ModeDifferences::default());
-    let oracle = Oracle { settings: &settings, local_addresses: &[], table, differences };
+    let (settings, differences) = (&settings(), &ModeDifferences::default());
+    let oracle = Oracle { settings, local_addresses: &[], table, differences, health_check_ports: &[] };
     oracle.verdict(&Packet { flow, ..packet(POD, "10.244.1.9", (CLUSTER_IP, 80)) })
 }
 

@@ -131,7 +131,8 @@ fn fate_of_reasons(verdict: &Verdict, backends: &[Backend]) -> String {
         _ => None,
     };
     let hairpins: Vec<_> = verdict.reasons.iter().filter_map(hairpin).collect();
-    let stays = |endpoint| verdict.reasons.contains(&Reason::SourceKeptOnNode { endpoint });
+    let kept = |endpoint| [Reason::SourceKeptOnNode { endpoint }, Reason::SourceKeptByRelay { endpoint }];
+    let stays = |endpoint| kept(endpoint).iter().any(|reason| verdict.reasons.contains(reason));
     let words = backends.iter().map(|backend| {
         let masqueraded = all && !stays(backend.socket()) || hairpins.contains(&backend.socket());
         let star = if masqueraded { "*" } else { "" };
@@ -191,15 +192,18 @@ fn check(
     let [ipv4, ipv6] = Family::BOTH.map(|family| node_addresses(family).first().copied());
     ranges.pods.push(Pod { addresses: PerFamily { ipv4, ipv6 }, node: Some("n1".to_owned()) });
     let catalog = random_catalog(&mut rng, &ranges);
-    let table: Vec<Entry> = catalog.forwardings(family).collect();
-    let settings = random_settings(&mut rng, family);
-    let local_addresses = &node_addresses(family);
+    let mut table: Vec<Entry> = catalog.forwardings(family).collect();
+    for (_, forwarding) in &mut table {
+        Arc::make_mut(forwarding).keep_client_address = rng.chance(30);
+    }
+    let settings = &random_settings(&mut rng, family);
+    let (local_addresses, table) = (&node_addresses(family), table.as_slice());
     for differences in &modes() {
-        let oracle = Oracle { settings: &settings, local_addresses, table: &table, differences };
+        let oracle = Oracle { settings, local_addresses, table, differences, health_check_ports: &[] };
         for _ in 0..PACKETS {
             let packet = random_packet(&mut rng, family, &ranges);
             let verdict = oracle.verdict(&packet);
-            law(&Case { catalog: &catalog, family, table: &table, packet, verdict })?;
+            law(&Case { catalog: &catalog, family, table, packet, verdict })?;
         }
     }
     Ok(())

@@ -23,7 +23,8 @@ impl Judge {
     fn verdict(&self, packet: &Packet<'_>) -> Verdict {
         let Self { settings, forwarding, differences } = self;
         let (local_addresses, table) = (&local_addresses(), &[entry(forwarding)]);
-        Oracle { settings, local_addresses, table, differences }.verdict(packet)
+        let health_check_ports = &[HEALTH_CHECK];
+        Oracle { settings, local_addresses, table, differences, health_check_ports }.verdict(packet)
     }
 
     /// Returns the codes for a packet of one of the [`CLIENTS`], by its index.
@@ -32,6 +33,9 @@ impl Judge {
         self.verdict(&packet(origin, source, to)).codes().collect::<Vec<_>>().join(" ")
     }
 }
+
+/// A health-check node port.
+const HEALTH_CHECK: u16 = 31_000;
 
 // Indexes of the clients.
 const POD_HERE: usize = 0;
@@ -165,6 +169,7 @@ fn of_packets_that_no_frontend_matches() {
             "other-port refused-at-service-address",
         ),
         ((EXTERNAL_IP, 81), "other-port", "other-port", "other-port refused-at-service-address"),
+        ((EXTERNAL_IP, HEALTH_CHECK), "other-port", "other-port", "other-port left-to-node"),
         (
             ("10.96.7.7", 80),
             "unused-address",
@@ -181,6 +186,11 @@ fn of_packets_that_no_frontend_matches() {
         }
     }
     assert_eq!(usual.codes(NODE, (NODE_IP, 22)), "no-frontend");
+    let health_check = (CLUSTER_IP, HEALTH_CHECK);
+    assert_eq!(ipvs.codes(NODE, health_check), "other-port left-to-node");
+    let udp = Packet { protocol: Protocol::Udp, ..packet(POD, HERE, health_check) };
+    let codes: Vec<_> = ipvs.verdict(&udp).codes().collect();
+    assert_eq!(codes, ["other-port", "refused-at-service-address"], "its server listens with TCP only");
     let wide = vec!["192.0.2.0/24".parse().expect("a CIDR")];
     let wide = Judge { settings: Settings { service_cidrs: wide, ..settings() }, ..usual };
     assert_eq!(wide.codes(POD_HERE, (EXTERNAL_IP, 81)), "other-port unused-address");
@@ -235,6 +245,42 @@ fn of_hairpins_affinity_and_the_relay() {
     assert_eq!(codes(&relay, POD, HERE), "balanced session-affinity masquerade-by-relay");
     let ipvs = relay.in_mode(ModeDifferences::ipvs()).verdict(&packet(POD, HERE, to));
     assert!(ipvs.reasons.contains(&Reason::SessionAffinity { seconds: 60, per_frontend: true }));
+}
+
+#[test]
+fn of_clients_whose_address_a_service_keeps() {
+    let asks = Forwarding { keep_client_address: true, ..forwarding() };
+    let tproxy = Judge::of(asks.clone()).in_mode(ModeDifferences::userspace());
+    let codes = |judge: &Judge, origin, source, to| {
+        let verdict = judge.verdict(&packet(origin, source, to));
+        let Fate::Backends { masqueraded, .. } = &verdict.fate else { panic!("{verdict:?}") };
+        (verdict.codes().skip(3).collect::<Vec<_>>().join(" "), masqueraded.clone())
+    };
+    let kept = "source-kept-on-request";
+    for (origin, source, to, expected, masqueraded) in [
+        (REMOTE, "203.0.113.1", CLUSTER_IP, kept.to_owned(), [false, false]),
+        (POD, HERE, CLUSTER_IP, format!("{kept} masquerade-hairpin"), [true, false]),
+        (REMOTE, THERE, CLUSTER_IP, format!("{kept} masquerade-hairpin-elsewhere"), [false, true]),
+        (
+            REMOTE,
+            "203.0.113.1",
+            EXTERNAL_IP,
+            "masquerade-by-relay source-kept-by-relay".to_owned(),
+            [false, true],
+        ),
+        (POD, HERE, EXTERNAL_IP, "masquerade-by-relay".to_owned(), [true, true]),
+    ] {
+        let found = codes(&tproxy, origin, source, (to, 80));
+        assert_eq!(found, (expected, masqueraded.to_vec()), "{source} {to}");
+    }
+    let local = Box::new([backend(HERE, true)]);
+    let local = Forwarding { external_policy: ExternalPolicy::Local, local, ..asks };
+    let local = Judge::of(local).in_mode(ModeDifferences::userspace());
+    let found = codes(&local, REMOTE, "203.0.113.1", (EXTERNAL_IP, 80));
+    assert_eq!(found, (kept.to_owned(), vec![false]), "each endpoint is on this node");
+    let redirect = tproxy.in_mode(ModeDifferences::redirect());
+    let found = codes(&redirect, REMOTE, "203.0.113.1", (CLUSTER_IP, 80));
+    assert_eq!(found, ("masquerade-by-relay".to_owned(), vec![true, true]));
 }
 
 #[test]
