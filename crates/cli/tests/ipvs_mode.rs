@@ -17,7 +17,9 @@ use serde_json::json;
 use common::ipvs::cluster;
 use common::kernel::nft;
 use common::load::{self, assert_lossless, assert_lossless_but_own, busy_services};
-use common::{COMPLETE, PATIENCE, at, logged, objects, page, proxy_with_capabilities, reaches};
+use common::{
+    COMPLETE, PATIENCE, at, in_sync, logged, objects, page, programs, proxy_with_capabilities, reaches,
+};
 
 /// The sync period is short, so that each comparison would show a missing element soon.
 const IPVS: &str = "mode: ipvs\nipvs: {minSyncPeriod: 0s, syncPeriod: 1s}\n";
@@ -242,6 +244,64 @@ fn a_start_in_another_mode_leaves_what_guards_the_addresses_of_connections() {
     assert!(!saved.contains("KUBE-XLB"), "{saved}");
     assert!(!proxy.output().contains("chains of kube-proxy stay"), "{}", proxy.output());
     drop(connection);
+}
+
+/// Replaces an agent in this mode by one in another mode that finds its programs on this path, as a pod that is not root replaces one
+/// that is. The connection goes on, and afterwards nothing of this mode is left.
+fn replaced_by_an_agent_with(path: &str) {
+    let Some(cluster) = cluster() else { return };
+    let (node, client) = (cluster.world.node().namespace(), cluster.world.client().namespace());
+    busy_services(&cluster);
+    let mut proxy = cluster.proxy_with(IPVS);
+    let connection = client.run(|| std::net::TcpStream::connect(at("198.51.100.7:80"))).unwrap().unwrap();
+    assert!(connection.peek(&mut [0]).unwrap() > 0, "an endpoint has answered");
+    proxy.terminate(PATIENCE).unwrap();
+    cluster.configure("mode: nftables\n");
+    let (file, master) = (cluster.configuration_file(), cluster.master());
+    let path = format!("PATH={path}");
+    let arguments = [&path, common::BINARY, "proxy", "--config", file.to_str().unwrap(), "--master", &master];
+    let mut proxy = PortolanProcess::start(node, "env".as_ref(), &arguments).unwrap();
+    in_sync(&mut proxy);
+    let gone = |what: &str, is_gone: &dyn Fn() -> bool| {
+        let outcome = eventually(PATIENCE, what, || {
+            let output = proxy.output();
+            assert!(!output.contains("rules of another mode cannot be removed"), "{output}");
+            is_gone()
+        });
+        assert!(outcome.is_ok(), "{what}: {}", proxy.output());
+    };
+    let read = |program: &str, arguments: &[&str]| node.output(program, arguments).unwrap();
+    let servers = || read("ipvsadm", &["--save", "--numeric"]);
+    let sets = || read("ipset", &["list", "-n"]);
+    gone("rules", &|| !read("iptables-nft-save", &[]).contains("KUBE-"));
+    gone("rules of IPv6", &|| !read("ip6tables-nft-save", &[]).contains("KUBE-"));
+    gone("virtual servers without connections", &|| servers().matches("-A ").count() == 1);
+    gone("sets", &|| sets() == "PORTOLAN-VIRTUAL-SERVERS\n");
+    only(node, "nftables", &proxy);
+    assert!(servers().contains("-A -t 198.51.100.7:80 "), "its connection is there: {}", servers());
+    // The endpoint's answer has not been read, so the connection is reset. The kernel forgets it early.
+    drop(connection);
+    gone("virtual servers", &|| servers().is_empty());
+    gone("the device", &|| !read("ip", &["link"]).contains("kube-ipvs0"));
+    gone("all sets", &|| sets().is_empty());
+    logged(&mut proxy, "last connection has ended", 2);
+}
+
+#[test]
+fn an_agent_without_iptables_removes_what_the_mode_left() {
+    replaced_by_an_agent_with("/nowhere");
+}
+
+/// The programs inherit no capability from an agent that is not root.
+#[test]
+fn an_agent_whose_iptables_lacks_permissions_removes_what_the_mode_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let endings = ["-save", "-restore", "-nft-save", "-nft-restore", "-legacy-save", "-legacy-restore"];
+    programs::in_front(folder.path(), &endings, |_| {
+        "echo 'Could not fetch rule set generation id: Permission denied (you must be root)' >&2\nexit 4\n"
+            .to_owned()
+    });
+    replaced_by_an_agent_with(&programs::path(folder.path()));
 }
 
 #[test]

@@ -47,7 +47,8 @@ impl Written {
 #[derive(Debug)]
 pub struct Ipvs {
     pub(super) kernel: Kernel,
-    programs: Programs,
+    /// The programs that write the rules. `None` if they cannot be run, and this data plane only removes what an earlier run left.
+    programs: Option<Programs>,
     options: IpvsOptions,
     pub(super) rules: Rules,
     pub(super) desired: Desired,
@@ -73,6 +74,15 @@ impl Ipvs {
     /// [`available`](super::available) for features that the kernel may lack.
     pub fn open(
         programs: Programs,
+        settings: Settings,
+        options: IpvsOptions,
+    ) -> Result<Self, portolan_engine::Error> {
+        Self::open_to_remove(Some(programs), settings, options)
+    }
+
+    /// Opens a data plane that is only to remove what an earlier run left. Without programs, it can do nothing else.
+    pub fn open_to_remove(
+        programs: Option<Programs>,
         settings: Settings,
         options: IpvsOptions,
     ) -> Result<Self, portolan_engine::Error> {
@@ -228,18 +238,22 @@ impl Ipvs {
         refused
     }
 
+    fn programs(&self) -> Result<&Programs, Error> {
+        self.programs.as_ref().ok_or(Error::NoPrograms)
+    }
+
     pub(super) fn present_rules(&self) -> Result<rules::Present, Error> {
         let mut present = rules::Present::default();
         let rules = self.rules.looked_for();
         let rules: Vec<Candidate<'_>> =
             rules.iter().map(|(table, chain, rule)| (*table, *chain, rule.as_str())).collect();
-        self.programs.save_all(&rules, |line| present.line(line))?;
+        self.programs()?.save_all(&rules, |line| present.line(line))?;
         Ok(present)
     }
 
     fn restore(&self, text: &str) -> Result<(), Error> {
         if !text.is_empty() {
-            self.programs.restore(|out| out.write_str(text)).map_err(Error::Rules)?;
+            self.programs()?.restore(|out| out.write_str(text)).map_err(Error::Rules)?;
         }
         Ok(())
     }

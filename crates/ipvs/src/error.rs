@@ -37,6 +37,17 @@ pub enum Error {
     /// The rules around virtual servers could not be written.
     #[error(transparent)]
     Rules(portolan_iptables::Error),
+    /// The rules around virtual servers could not be removed without programs.
+    #[error("chains of the {table} table: {source}")]
+    Chains {
+        /// The table.
+        table: &'static str,
+        /// The cause.
+        source: portolan_engine::Error,
+    },
+    /// This data plane was opened without programs of iptables.
+    #[error("the programs of iptables cannot be run")]
+    NoPrograms,
     /// One of our sets has as many members as it may have.
     #[error("the ipset {set} is full; use the nftables mode for a cluster of this size")]
     Full {
@@ -96,6 +107,16 @@ impl Error {
     pub(super) const fn is_of_object(&self) -> bool {
         matches!(self, Self::Refused { errno: Errno(errno), .. }
             if *errno == EACCES || *errno == EINVAL || *errno == EADDRNOTAVAIL || *errno >= OF_SETS)
+    }
+
+    /// Returns true if programs of iptables are missing, lack permissions, or refuse their work. It is not known whether they would
+    /// succeed later. A lock that another program holds is no such error.
+    pub(super) const fn is_of_programs(&self) -> bool {
+        use portolan_iptables::Error as Of;
+        matches!(
+            self,
+            Self::NoPrograms | Self::Rules(Of::Start { .. } | Of::LockFile { .. } | Of::Failed { .. })
+        )
     }
 
     pub(super) fn socket(what: &'static str) -> impl Fn(SocketError) -> Self {

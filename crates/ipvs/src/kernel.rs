@@ -2,6 +2,7 @@
 //! nothing.
 
 mod addresses;
+mod rules;
 mod send;
 mod sets;
 mod timeouts;

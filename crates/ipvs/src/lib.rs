@@ -79,6 +79,9 @@
 //!   have rules for packets to and from these addresses (`rules::guard`). The same happens to what an earlier run
 //!   left, recognized by the set `PORTOLAN-VIRTUAL-SERVERS`. Virtual servers of kube-proxy go at once. The device
 //!   stays until neither family has that set, because virtual servers are looked for only where the device exists.
+//! - The agent may have lost the permission to run programs of iptables since that run. It still removes everything that is
+//!   removed over netlink, and the rules where iptables is a front end of nftables (`kernel::rules`). The two chains need the
+//!   programs and are left out. Rules of the older iptables stay; sets that they refer to stay without members.
 //!
 //! `leftovers` decides whose the objects of this mode are when kube-proxy may be active.
 //!

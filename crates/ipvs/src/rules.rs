@@ -5,6 +5,7 @@
 
 mod guard;
 mod in_force;
+mod listed;
 mod present;
 mod removal;
 
@@ -19,6 +20,7 @@ use super::set::Set;
 use guard::is_guard;
 pub use guard::is_kept_while_draining;
 pub(super) use in_force::InForce;
+pub(super) use listed::{Going, tables as listed_tables};
 pub(super) use present::Present;
 use present::{FIREWALL_JUMP, FIREWALL_JUMPS, REPLACED_LAST};
 

@@ -27,6 +27,8 @@ mod listing;
     reason = "the load of the iptables mode's tests is more than an emulated machine can carry"
 )]
 mod load;
+#[path = "ipvs/no_programs.rs"]
+mod no_programs;
 #[path = "ipvs/observed.rs"]
 mod observed;
 #[path = "ipvs/only_ours.rs"]

@@ -391,7 +391,8 @@ impl InUse {
     /// Returns what the data planes, or draining connections of a former one, use of kube-proxy's leftovers.
     pub(super) fn keep(self) -> Keep {
         let Self { configuration, families, chains, adds_addresses } = self;
-        // What cannot be looked at may be in use.
+        // The data plane of the former mode ends this after the time to drain, also without programs of iptables. What cannot be
+        // looked at may be in use.
         let drains = |family: &&Family| portolan_ipvs::is_left(**family).unwrap_or(true);
         let draining: Vec<Family> = families.iter().filter(drains).copied().collect();
         let ipvs = adds_addresses || !draining.is_empty();

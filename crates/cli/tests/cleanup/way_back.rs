@@ -7,8 +7,8 @@ use portolan_testkit::{Namespace, PortolanProcess, Protocol, Traffic, eventually
 use crate::common::kernel::nft;
 use crate::common::load::assert_lossless_but_answers;
 use crate::common::migrate::{
-    BACK, CHECK, CLEANUP, CONNECTIONS_ENDED, EDIT, GONE, HEALTHZ, LOGS, MODE, REPLACED, STATUS, UNDO,
-    commands, looked_for, run,
+    BACK, CHECK, CLEANUP, CONNECTIONS_ENDED, EDIT, GONE, HEALTHZ, LOGS, MODE, PERMISSIONS, REPLACED, STATUS,
+    UNDO, all_commands, commands, looked_for, run,
 };
 use crate::common::{BINARY, COMPLETE, Cluster, PATIENCE, at, http, ipvs, load, logged, page, reaches};
 use crate::{
@@ -180,6 +180,14 @@ fn in_force(proxy: &mut PortolanProcess, from: &str, to: &str) {
     if from != to {
         logged(proxy, COMPLETE, 2);
     }
+}
+
+/// An agent that is not root refuses the modes iptables and IPVS.
+#[test]
+fn the_page_gives_the_permissions_of_a_mode_before_it_changes_the_mode() {
+    let all = all_commands(BACK);
+    let first = |beginning: &str| all.iter().position(|command| command.starts_with(beginning)).unwrap();
+    assert!(first(PERMISSIONS) < first(STATUS) && first(STATUS) < first(EDIT), "{all:?}");
 }
 
 #[test]

@@ -18,6 +18,8 @@ pub(crate) const LOGS: &str = "kubectl -n kube-system logs POD";
 pub(crate) const UNDO: &str =
     "kubectl -n kube-system rollout undo daemonset/kube-proxy --to-revision=REVISION";
 pub(crate) const STATUS: &str = "kubectl -n kube-system rollout status daemonset/kube-proxy";
+/// Gives the agent the permissions that other modes need. The agent of the tests has them.
+pub(crate) const PERMISSIONS: &str = "kubectl kustomize deploy/kustomize/overlays/kubeadm";
 pub(crate) const REPLACE: &str = "kubectl -n kube-system delete pod";
 /// These need the agent's pages on the node.
 pub(crate) const MODE: &str = "curl -sf http://127.0.0.1:10249/proxyMode";
@@ -32,8 +34,14 @@ pub(crate) const CLEANUP: &str = "portolan-proxy cleanup --only-ours";
 /// The log message when the relay, or the former virtual servers, have no connections left.
 pub(crate) const CONNECTIONS_ENDED: &str = "last connection has ended";
 
-/// Returns the commands of a section, in order, without comments. Each is on one line.
+/// Returns the commands of a section that the tests follow, in order.
 pub(crate) fn commands(section: &str) -> Vec<&'static str> {
+    let is_followed = |command: &&str| section != BACK || !command.starts_with(PERMISSIONS);
+    all_commands(section).into_iter().filter(is_followed).collect()
+}
+
+/// Returns the commands of a section, in order, without comments. Each is on one line.
+pub(crate) fn all_commands(section: &str) -> Vec<&'static str> {
     let section = PAGE.split(section).nth(1).unwrap().split("\n## ").next().unwrap();
     let blocks = section.split("```").skip(1).step_by(2);
     let commands = blocks.flat_map(str::lines).map(|line| line.split("  #").next().unwrap().trim());

@@ -1,11 +1,15 @@
 //! The retirement of this mode on a node: first its rules, then each virtual server when its connections have ended,
 //! then the rest. Two chains get other rules, which stay until the last address is removed from the device. It starts a moment after another mode has become active, when the packets that entered this mode
 //! have passed.
+//!
+//! What connections use is removed over netlink, whether or not programs of iptables can be run. Without them there are no guards,
+//! and the rules are removed over netlink where iptables is a front end of nftables. Those of the older iptables stay.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use portolan_iptables::{Programs, Variant};
 use portolan_model::Family;
 use portolan_wire::ipset::Member;
 
@@ -37,6 +41,18 @@ pub(super) struct Retiring {
     sets: VecDeque<Set>,
     /// How often a set may still be found in use. A rule of another program may refer to one for good.
     patience: u32,
+    older_rules: OlderRules,
+}
+
+/// What is known of rules of the older iptables, which refer to sets and which only its programs remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OlderRules {
+    /// The programs have removed them.
+    Removed,
+    /// The programs could not be run, so rules may be left.
+    Unknown,
+    /// The log says that rules are left.
+    Reported,
 }
 
 /// What is left after a look for connections.
@@ -50,7 +66,14 @@ struct Left {
 impl Default for Retiring {
     fn default() -> Self {
         let sets = Set::ALL.into_iter().filter(|set| *set != Set::Own).collect();
-        Self { has_waited: false, has_rules: true, has_guards: false, sets, patience: PATIENCE }
+        Self {
+            has_waited: false,
+            has_rules: true,
+            has_guards: false,
+            sets,
+            patience: PATIENCE,
+            older_rules: OlderRules::Removed,
+        }
     }
 }
 
@@ -68,7 +91,7 @@ impl Ipvs {
         let drains = takeover.elapsed < self.options.drain;
         if retiring.has_rules {
             retiring.has_guards = drains && self.guard(takeover)?;
-            self.remove_rules(takeover.kept, retiring.has_guards)?;
+            self.remove_rules(takeover.kept, retiring.has_guards, retiring)?;
             retiring.has_rules = false;
             if retiring.has_guards {
                 retiring.sets.retain(|set| *set != Set::IpvsIps);
@@ -89,9 +112,32 @@ impl Ipvs {
         if retiring.patience > 0 {
             retiring.patience = retiring.patience.saturating_sub(1);
             retiring.sets.push_back(set);
+        } else if retiring.older_rules != OlderRules::Removed {
+            self.empty_set(set, retiring)?;
         } else {
             let name = set.name(self.desired.settings().family);
             tracing::warn!(set = name, "a rule of another program refers to this ipset, which stays");
+        }
+        Ok(())
+    }
+
+    /// Removes the members of a set that rules refer to, so that these match nothing. Only root may remove the rules.
+    fn empty_set(&mut self, set: Set, retiring: &mut Retiring) -> Result<(), Error> {
+        let members = self.kernel.members(set)?.unwrap_or_default();
+        let members: Vec<(Set, Member)> = members.into_iter().map(|member| (set, member)).collect();
+        first_refusal(self.kernel.remove(&members)?)?;
+        if std::mem::replace(&mut retiring.older_rules, OlderRules::Reported) == OlderRules::Unknown {
+            let family = self.desired.settings().family;
+            let save = match family {
+                Family::Ipv4 => "iptables-legacy-save",
+                Family::Ipv6 => "ip6tables-legacy-save",
+            };
+            tracing::warn!(
+                %family,
+                set = set.name(family),
+                "rules that this process cannot remove refer to ipsets of the former ipvs mode, which stay without members: remove \
+                 the rules that `{save} | grep -e KUBE- -e PORTOLAN-` lists on the node, or restart the node"
+            );
         }
         Ok(())
     }
@@ -105,7 +151,7 @@ impl Ipvs {
     ) -> Result<Removal, Error> {
         let Left { servers, addresses } = self.remove_servers(all)?;
         if retiring.has_guards && addresses.is_empty() {
-            self.remove_rules(kept, false)?;
+            self.remove_rules(kept, false, retiring)?;
             retiring.has_guards = false;
             retiring.sets.push_back(Set::IpvsIps);
             return Ok(Removal::Continues(Duration::ZERO));
@@ -127,7 +173,9 @@ impl Ipvs {
     /// Returns the chains that this mode uses.
     pub(super) fn claims(&self) -> Claims {
         let family = self.desired.settings().family;
-        Claims { place: self.programs.variant().place(), family, uses: rules::uses }
+        // Without programs, only the front end of nftables can be changed.
+        let variant = self.programs.as_ref().map_or(Variant::Nft, Programs::variant);
+        Claims { place: variant.place(), family, uses: rules::uses }
     }
 
     /// Puts the guards in the place of the rules of their chains, if the device has addresses. Returns true if they are there. If they
@@ -142,8 +190,9 @@ impl Ipvs {
         }
         self.guard_only(&own)?;
         let rules = Rules::of_guards(takeover.table.settings());
-        match self.restore(&rules.restore(&self.present_rules()?, Part::Before)) {
-            Err(error @ Error::Rules(portolan_iptables::Error::Failed { .. })) => {
+        let write = |present| self.restore(&rules.restore(&present, Part::Before));
+        match self.present_rules().and_then(write) {
+            Err(error) if error.is_of_programs() => {
                 tracing::warn!(%error, "connections of this node to addresses of Services may fail until the former ones have ended");
                 Ok(false)
             }
@@ -170,17 +219,44 @@ impl Ipvs {
     }
 
     /// Removes the rules, but for the guards if there are any. Chains that rules of other programs lead to stay without rules, and
-    /// are not waited for: those rules may be there for good, and an empty chain refers to no ipset.
-    fn remove_rules(&self, kept: Option<Claims>, has_guards: bool) -> Result<(), Error> {
+    /// are not waited for: those rules may be there for good, and an empty chain refers to no ipset. Where programs of iptables
+    /// cannot be run, the rules go over netlink.
+    fn remove_rules(
+        &mut self,
+        kept: Option<Claims>,
+        has_guards: bool,
+        retiring: &mut Retiring,
+    ) -> Result<(), Error> {
+        // The guards are written by programs, and so are chains that an active mode claims. So another attempt may succeed.
+        let needs_programs = has_guards || kept.is_some();
+        let present = match self.present_rules() {
+            Err(error) if error.is_of_programs() && !needs_programs => {
+                return self.remove_rules_over_netlink(&error, retiring);
+            }
+            present => present?,
+        };
         let kept = kept.filter(|kept| kept.are_where(&self.claims()));
         let is_kept = |table: &str, chain: &str| kept.is_some_and(|kept| (kept.uses)(table, chain));
-        let present = self.present_rules()?;
         if has_guards {
             return self.restore(&present.removal_beside_guards(is_kept));
         }
-        self.restore(&present.removal(is_kept))?;
-        for chain in present.staying(is_kept) {
-            tracing::warn!(chain, "a rule of another program leads to this chain, which stays without rules");
+        match self.restore(&present.removal(is_kept)) {
+            Err(error @ Error::Rules(portolan_iptables::Error::LockFile { .. })) if !needs_programs => {
+                return self.remove_rules_over_netlink(&error, retiring);
+            }
+            outcome => outcome?,
+        }
+        present.staying(is_kept).into_iter().for_each(warn_of_held);
+        Ok(())
+    }
+
+    /// Removes the rules where iptables is a front end of nftables. Those of the older iptables stay, if there are any.
+    fn remove_rules_over_netlink(&mut self, error: &Error, retiring: &mut Retiring) -> Result<(), Error> {
+        let family = self.desired.settings().family;
+        tracing::info!(%family, %error, "the rules of the former ipvs mode are removed over netlink");
+        retiring.older_rules = OlderRules::Unknown;
+        for chain in self.kernel.remove_rules()? {
+            warn_of_held(&chain);
         }
         Ok(())
     }
@@ -234,4 +310,8 @@ impl Ipvs {
         }
         self.kernel.remove_device()
     }
+}
+
+fn warn_of_held(chain: &str) {
+    tracing::warn!(chain, "a rule of another program leads to this chain, which stays without rules");
 }

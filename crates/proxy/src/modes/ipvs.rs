@@ -201,7 +201,8 @@ impl PlaneOptions for IpvsPlaneOptions {
 }
 
 /// Opens a data plane for what an earlier run in this mode left. It removes the virtual servers when their
-/// connections have ended. Returns `None` if there is nothing left. Runs programs, unless they are given.
+/// connections have ended, and does not depend on programs for that. Returns `None` if there is nothing left. Runs programs, unless
+/// they are given.
 pub(super) fn former(
     configuration: &Configuration,
     family: Family,
@@ -211,11 +212,13 @@ pub(super) fn former(
         if !portolan_ipvs::is_left(family)? {
             return Ok(None);
         }
+        // The data plane says what it cannot do without them.
+        let programs = required(programs, family).ok();
         let options = options(configuration).dataplane;
-        Ipvs::open(required(programs, family)?, settings::neutral(family), options).map(Some)
+        Ipvs::open_to_remove(programs, settings::neutral(family), options).map(Some)
     };
     open().unwrap_or_else(|error: Error| {
-        tracing::warn!(%family, %error, "connections of the ipvs mode, if there are any, end");
+        tracing::warn!(%family, %error, "what the ipvs mode left, if there is anything, stays until the next start");
         None
     })
 }
