@@ -140,6 +140,11 @@ impl ServerOptions {
         self.addons.has_health_checks()
     }
 
+    /// Returns true if other servers may use the same store.
+    pub(crate) fn has_shared_store(&self) -> bool {
+        self.store.is_shared()
+    }
+
     /// Returns true if Services of type LoadBalancer get addresses.
     pub(crate) const fn has_load_balancer_ips(&self) -> bool {
         self.load_balancer_ip_range.is_some()

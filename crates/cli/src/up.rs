@@ -8,6 +8,7 @@
 //! process ends with its error, and the rules stay in the kernel.
 
 mod dry_run;
+mod hangup;
 mod host;
 mod kubeconfig;
 mod screen;
@@ -45,6 +46,8 @@ use crate::serve::{ServerOptions, listening, tls::pki_folder};
 const KUBECONFIG: &str = "admin.conf";
 /// The mode where none is given: it needs no programs, and every supported kernel has it.
 const MODE: &str = "nftables";
+/// What the source of the Services of a command line begins with. The name of the Node follows.
+const SOURCE: &str = "the command line of ";
 /// Longest wait before something is printed.
 const PRINT_WITHIN: Duration = Duration::from_millis(800);
 /// Longest wait for a connection to the own server, which listens already. Only an error that comes at once matters.
@@ -181,9 +184,15 @@ impl Plan {
         Ok(Self { options, agent, objects, node })
     }
 
-    /// Returns the Services of the command line. They belong to this host: others may use the same store.
+    /// Returns the Services of the command line. They belong to this host: others may use a store in etcd.
     fn given(&self) -> Given {
-        Given { source: format!("the command line of {}", self.node), objects: self.objects.clone() }
+        // The name of a host may change. In a store of its own, all command lines are those of this host.
+        let is_alone = !self.options.server.has_shared_store();
+        Given {
+            source: format!("{SOURCE}{}", self.node),
+            takes_over: is_alone.then(|| SOURCE.to_owned()),
+            objects: self.objects.clone(),
+        }
     }
 
     fn warn(&self) {
@@ -196,7 +205,7 @@ impl Plan {
     }
 }
 
-/// Runs until SIGTERM or SIGINT, or until the agent or the server fails.
+/// Runs until SIGTERM, SIGINT or SIGHUP, or until the agent or the server fails.
 pub(crate) fn run(options: UpOptions) -> anyhow::Result<ExitCode> {
     if options.cleanup {
         return proxy::run(&options.agent()?).map(|()| ExitCode::SUCCESS);
@@ -246,7 +255,13 @@ fn serve(plan: Plan) -> anyhow::Result<()> {
     let report = Report { node, api, objects, manifests, url, kubeconfig, socket: options.control_socket };
     print(&report.text(is_stored));
     let print_again = (!is_stored).then_some(|| print(&report.text(true)));
-    let outcome = proxy::run_beside(&agent.with_local_server(local), server.ended(print_again));
+    let ended = async {
+        tokio::select! {
+            error = server.ended(print_again) => error,
+            never = hangup::terminates() => match never {},
+        }
+    };
+    let outcome = proxy::run_beside(&agent.with_local_server(local), ended);
     server.stop();
     outcome
 }

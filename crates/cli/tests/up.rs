@@ -26,6 +26,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use kube::Client;
 use kube::api::{Api, DeleteParams};
 use portolan_testkit::{Family, Namespace, Pod, PortolanProcess, Probe, Protocol, World, eventually};
+use rustix::process::Signal;
 use tempfile::{TempDir, tempdir};
 
 use common::{BACKEND_PORT, BINARY, NODE, PATIENCE, backends, in_sync, reaches};
@@ -356,6 +357,45 @@ fn passive_checks_need_no_health_check() {
     };
     eventually(PATIENCE, "the first backend answers alone", answered).unwrap();
     up.wait_for_output(PATIENCE, "an endpoint is set aside").unwrap();
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+}
+
+#[test]
+fn the_services_of_arguments_stay_when_the_host_has_another_name() {
+    let (host, site) = (host("renamed"), Site::new());
+    let mut up = site.up(&host, &["web=80:10.0.0.1:1", "old=81:10.0.0.1:1"]);
+    let cluster_ip = printed(&up.output(), "default/web 80/TCP")[0];
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+    let arguments = site.arguments(&["web=80:10.0.0.2:1"]);
+    let is_name = |argument: &str| argument.starts_with("--hostname-override=");
+    let renamed = |argument| if is_name(argument) { "--hostname-override=another" } else { argument };
+    let arguments: Vec<&str> = arguments.iter().map(|it| renamed(it.as_str())).collect();
+    let mut up = PortolanProcess::start(&host, BINARY.as_ref(), &arguments).unwrap();
+    summary(&mut up);
+    let output = up.output();
+    assert_eq!(printed(&output, "default/web 80/TCP")[0], cluster_ip);
+    assert!(output.contains("Services on another") && !output.contains("default/old"), "{output}");
+    assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
+}
+
+#[test]
+fn the_end_of_the_terminal_leaves_no_control_socket() {
+    let (host, site) = (host("hangup"), Site::new());
+    let mut up = site.up(&host, &[]);
+    let socket = site.path("proxy.sock");
+    eventually(PATIENCE, "the control socket", || socket.exists()).unwrap();
+    up.signal(Signal::HUP);
+    let status = up.wait_for_end(PATIENCE).unwrap();
+    assert!(status.success() && !socket.exists(), "{status}: {}", up.output());
+    // `nohup` has the signal ignored.
+    let arguments = [vec![BINARY.to_owned()], site.arguments(&[])].concat();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut up = PortolanProcess::start(&host, "nohup".as_ref(), &arguments).unwrap();
+    in_sync(&mut up);
+    up.signal(Signal::HUP);
+    let status = fs::read_to_string(format!("/proc/{}/status", up.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    assert_eq!(u64::from_str_radix(ignored.trim(), 16).unwrap() & 1, 1, "{status}");
     assert!(up.terminate(PATIENCE).unwrap().success(), "{}", up.output());
 }
 

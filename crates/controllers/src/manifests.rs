@@ -55,8 +55,10 @@ mod tests;
 #[derive(Debug)]
 struct Folder {
     api: Arc<Api>,
-    /// The absolute path.
+    /// The absolute path, or the text in its place.
     path: PathBuf,
+    /// What texts in place of a path begin with whose objects are those of this folder, too.
+    takes_over: Option<String>,
     files: BTreeMap<PathBuf, File>,
     /// Objects that could not be pruned yet.
     leftover: HashSet<ObjectId>,
@@ -139,13 +141,18 @@ pub fn has_made(api: &Arc<Api>, folder: &Path) -> bool {
 impl Folder {
     /// Creates the folder's state, with the objects that the folder created before this process started.
     fn new(api: Arc<Api>, path: PathBuf) -> Self {
+        Self::taking_over(api, path, None)
+    }
+
+    /// Does the same as [`Folder::new`] for a text in place of a path, which may take over the objects of other such texts.
+    fn taking_over(api: Arc<Api>, path: PathBuf, takes_over: Option<String>) -> Self {
         let (files, leftover) = (BTreeMap::new(), HashSet::new());
         let (reserved, comebacks) = (Reserved::default(), Comebacks::default());
-        let mut folder = Self { api, path, files, leftover, reserved, comebacks };
+        let mut folder = Self { api, path, takes_over, files, leftover, reserved, comebacks };
         for resource in Resource::kept() {
             let snapshot = folder.api.store().snapshot(resource, &Scope::default(), None);
             for object in snapshot.into_iter().flat_map(|it| it.objects) {
-                if let Some(file) = marker::file_of(resource, &object, &folder.path) {
+                if let Some(file) = folder.file_of(resource, &object) {
                     let id = ObjectId::of(resource, &object);
                     folder.files.entry(file).or_default().objects.insert(id);
                 }
@@ -159,8 +166,18 @@ impl Folder {
         let mut objects = self.files.values().flat_map(|file| &file.objects);
         objects.any(|id| {
             let stored = self.api.store().get(id.resource, &id.target().key());
-            stored.is_some_and(|stored| marker::file_of(id.resource, &stored, &self.path).is_some())
+            stored.is_some_and(|stored| self.file_of(id.resource, &stored).is_some())
         })
+    }
+
+    /// Returns the file of this folder that the object came from; `None` if it did not come from this folder.
+    fn file_of(&self, resource: Resource, object: &StoredObject) -> Option<PathBuf> {
+        let file = marker::file_of(resource, object)?;
+        let folder = file.parent()?;
+        let is_taken_over =
+            |begin: &String| folder.to_str().is_some_and(|folder| folder.starts_with(begin.as_str()));
+        let is_own = folder == self.path || self.takes_over.as_ref().is_some_and(is_taken_over);
+        file.file_name().filter(|_| is_own).map(|name| self.path.join(name))
     }
 
     /// Does the same as [`Folder::sync`] if the folder has changed, or an object has to be created again.

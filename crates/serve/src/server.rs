@@ -104,7 +104,7 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
-    /// Watching the manifests folder failed.
+    /// The manifests folder cannot be read, and the store has no object of it.
     #[error("cannot follow the manifests folder {}: {source}", .folder.display())]
     Manifests {
         /// The folder.

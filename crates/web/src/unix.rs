@@ -1,8 +1,10 @@
 //! A listening Unix socket at a path: who may connect, what a former process left, and its removal.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Metadata, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -19,6 +21,14 @@ const SOCKET_MODE: u32 = 0o660;
 const LOCK_MODE: u32 = 0o600;
 /// Everyone may look up names in the folder. The mode of the socket decides who may connect.
 const FOLDER_MODE: u32 = 0o755;
+/// The Unix sockets of this network namespace.
+const SOCKETS: &str = "/proc/net/unix";
+/// The fields before the path in a line of [`SOCKETS`].
+const FIELDS: usize = 7;
+/// The number of the field with the flags.
+const FLAGS_FIELD: usize = 3;
+/// The flags of a listening socket (`__SO_ACCEPTCON`).
+const LISTENING: &[u8] = b"00010000";
 
 /// Why a Unix socket cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +109,12 @@ impl UnixSocket {
             // With a full backlog the kernel asks to try again.
             Ok(()) | Err(Errno::AGAIN) => Err(UnixSocketError::InUse(path.to_owned())),
             Err(Errno::CONNREFUSED) => Ok(true),
+            // Another user's, such as one that root has left. The kernel does not say then whether a process listens.
+            Err(Errno::ACCESS) => match is_listened_on(path) {
+                Ok(true) => Err(UnixSocketError::InUse(path.to_owned())),
+                Ok(false) => Ok(true),
+                Err(_) => Err(failed("connect to the former", Errno::ACCESS.into())),
+            },
             Err(error) => Err(failed("connect to the former", error.into())),
         }
     }
@@ -201,6 +217,36 @@ fn remove_stale(path: &Path) -> Result<(), UnixSocketError> {
     fs::remove_file(path).map_err(failed)
 }
 
+/// Returns true if a process in this network namespace listens on the socket at `path`.
+fn is_listened_on(path: &Path) -> io::Result<bool> {
+    let name = path.file_name();
+    let socket = identity(&fs::symlink_metadata(path)?);
+    // Another path may lead here by a link, by the folder of its process, or by its mount namespace.
+    let is_elsewhere =
+        |other: &Path| other.is_absolute() && fs::metadata(other).is_ok_and(|file| identity(&file) != socket);
+    let sockets = fs::read(SOCKETS)?;
+    let mut listening = sockets.split(|byte| *byte == b'\n').filter_map(listening_path);
+    Ok(listening.any(|other| other.file_name() == name && !is_elsewhere(other)))
+}
+
+/// Returns the path of a line of [`SOCKETS`] if it is that of a listening socket (`proc_net_unix(5)`).
+fn listening_path(line: &[u8]) -> Option<&Path> {
+    let mut rest = line;
+    let mut flags: &[u8] = &[];
+    for field in 0..FIELDS {
+        rest = rest.trim_ascii_start();
+        let end = rest.iter().position(|byte| *byte == b' ')?;
+        let (value, after) = rest.split_at_checked(end)?;
+        if field == FLAGS_FIELD {
+            flags = value;
+        }
+        rest = after;
+    }
+    // One space is between the last field and the path.
+    let path = rest.get(1..).filter(|path| !path.is_empty() && flags == LISTENING)?;
+    Some(Path::new(OsStr::from_bytes(path)))
+}
+
 fn connect(path: &Path) -> rustix::io::Result<()> {
     let socket = open_socket().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)
@@ -209,6 +255,8 @@ fn connect(path: &Path) -> rustix::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixStream;
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
     use super::*;
 
@@ -248,6 +296,60 @@ mod tests {
         UnixStream::connect(&stale).unwrap();
         drop((first, replaced));
         assert!(!path.exists() && !stale.exists());
+    }
+
+    /// Does the work as a user who may not open what the mode of a file forbids to its owner. Root may, and capabilities
+    /// belong to threads.
+    fn without_capabilities(work: impl FnOnce() + Send) {
+        let work = || {
+            let mut sets = capabilities(None).unwrap();
+            sets.effective = CapabilitySet::empty();
+            set_capabilities(None, sets).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+            let _entered = runtime.enter();
+            work();
+        };
+        std::thread::scope(|threads| threads.spawn(work).join().unwrap());
+    }
+
+    #[test]
+    fn a_socket_that_another_user_left_is_replaced_unless_it_is_listened_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o0)).unwrap();
+        without_capabilities(|| {
+            assert_eq!(connect(&path), Err(Errno::ACCESS));
+            let error = UnixSocket::open(&path, None).unwrap_err();
+            assert!(matches!(error, UnixSocketError::InUse(_)), "{error}");
+            let by_link = folder.path().join("link");
+            std::os::unix::fs::symlink(folder.path(), &by_link).unwrap();
+            let error = UnixSocket::is_stale(&by_link.join("a socket")).unwrap_err();
+            assert!(matches!(error, UnixSocketError::InUse(_)), "{error}");
+        });
+        drop(listener);
+        without_capabilities(|| {
+            assert_eq!(connect(&path), Err(Errno::ACCESS));
+            let _socket = UnixSocket::open(&path, None).unwrap();
+            UnixStream::connect(&path).unwrap();
+        });
+    }
+
+    #[test]
+    fn the_paths_of_listening_sockets_are_found() {
+        let line = |flags: &str, path: &str| {
+            format!("ffff8f0c4a8e4400: 00000002 00000000 {flags} 0001 01   166{path}")
+        };
+        for (flags, path, expected) in [
+            ("00010000", " /run/a b.sock", Some("/run/a b.sock")),
+            ("00010000", "", None),
+            ("00000000", " /run/a.sock", None),
+        ] {
+            let line = line(flags, path);
+            assert_eq!(listening_path(line.as_bytes()), expected.map(Path::new), "{line}");
+        }
+        assert_eq!(listening_path(b"Num       RefCount Protocol Flags    Type St Inode Path"), None);
+        assert_eq!(listening_path(b""), None);
     }
 
     #[tokio::test]

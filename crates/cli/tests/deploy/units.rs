@@ -101,9 +101,25 @@ fn every_unit_waits_for_the_network_and_starts_again_without_a_limit() {
 #[test]
 fn the_agent_has_time_to_end() {
     for unit in ["portolan-proxy", "portolan-up"] {
-        let text = read(&format!("deploy/systemd/{unit}.service"));
-        let seconds = text.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
-        assert!(seconds.parse::<u64>().unwrap() >= 25, "{unit}");
+        assert!(stop_timeout(unit) >= 25, "{unit}");
+    }
+}
+
+/// Returns the seconds after which systemd kills what has not ended.
+fn stop_timeout(unit: &str) -> u64 {
+    let text = read(&format!("deploy/systemd/{unit}.service"));
+    let seconds = text.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap();
+    seconds.parse().unwrap()
+}
+
+/// The server first goes on for the delay that the page shows. In `portolan up`, it does so when the agent has ended.
+#[test]
+fn the_server_has_time_to_end() {
+    let page = read("docs/serve-security.md");
+    let (_, rest) = page.split_once("`--shutdown-delay-duration ").unwrap();
+    let delay: u64 = rest.split_once("s`").unwrap().0.parse().unwrap();
+    for (unit, agent) in [("portolan-serve", 0), ("portolan-up", 22)] {
+        assert!(stop_timeout(unit) > agent + delay + 5, "{unit}");
     }
 }
 

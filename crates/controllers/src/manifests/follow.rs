@@ -78,6 +78,10 @@ impl Follower {
     }
 
     /// Does the same as [`Follower::start`]. Objects that are reserved for another source are refused.
+    ///
+    /// # Errors
+    /// The folder cannot be read, and the store has no object of it. Objects that are stored stay, and the folder is tried again:
+    /// a mount may be late.
     pub async fn start_beside(api: Arc<Api>, path: PathBuf, reserved: Reserved) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let events = Events::of(&path).await;
@@ -96,19 +100,27 @@ impl Follower {
             unread: None,
         };
         let failure = events.map(|events| follower.events = Some(events)).err();
-        let contents = follower.read().await?;
-        // A folder that is not there is an error of the reading.
-        if let Some(error) = failure {
-            warn_of_reading(&follower.folder.path, &error);
-        }
-        if follower.is_emptied(&contents) {
-            follower.complain(&Unread::Empty);
-        } else {
-            follower.retry.after(follower.folder.sync(contents).await, false, Instant::now());
-            follower.applied = follower.found;
+        match follower.read().await {
+            Ok(contents) => follower.begin(contents, failure).await,
+            Err(error) if follower.folder.has_stored() => follower.complain(&Unread::Failed(error)),
+            Err(error) => return Err(error),
         }
         follower.plan_reading();
         Ok(follower)
+    }
+
+    /// Applies the first contents. `failure` says why the folder cannot be watched.
+    async fn begin(&mut self, contents: Contents, failure: Option<io::Error>) {
+        // A folder that is not there is an error of the reading.
+        if let Some(error) = failure {
+            warn_of_reading(&self.folder.path, &error);
+        }
+        if self.is_emptied(&contents) {
+            self.complain(&Unread::Empty);
+        } else {
+            self.retry.after(self.folder.sync(contents).await, false, Instant::now());
+            self.applied = self.found;
+        }
     }
 
     /// Returns what is wrong in the files of the folder: one line for each document that is not applied.

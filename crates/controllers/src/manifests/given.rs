@@ -1,7 +1,11 @@
 //! Objects that the program itself gives, such as those of its command line. They are kept in sync like those of a folder:
 //! each has the annotation of manifests, an object that is no longer given is pruned, and a deleted one is created again.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use portolan_api::Api;
 use portolan_schema::{Resource, json::Value};
@@ -25,6 +29,9 @@ pub struct Given {
     /// Where they come from, such as `the command line of host1`. Stands in the annotation in place of a folder, so a later
     /// start with the same text finds them. Servers that share a store need different texts. Has no slash.
     pub source: String,
+    /// What other sources begin with whose objects this one takes over, such as `the command line of `: the name of the host may
+    /// have changed. `None` if other servers use the store.
+    pub takes_over: Option<String>,
     /// The objects, each with a name.
     pub objects: Vec<Value>,
 }
@@ -42,6 +49,20 @@ pub enum GivenError {
         object: String,
         /// The source.
         source_name: String,
+    },
+    /// The store has the object, and it comes from the same source on another host, or under a former name of this one.
+    #[error(
+        "{object} of {source_name} exists already, and is of {other}; if another host serves it, leave this argument out here; if \
+         this host had that name before, use it again, or start once without this argument, delete the object, and start with it \
+         again"
+    )]
+    OfOther {
+        /// The object.
+        object: String,
+        /// The source.
+        source_name: String,
+        /// The other source.
+        other: String,
     },
     /// Objects were refused.
     #[error("{0}")]
@@ -67,7 +88,8 @@ impl Keeper {
     /// An object belongs to someone else, and nothing was changed; or an object was refused.
     pub async fn start(api: Arc<Api>, given: &Given) -> Result<Self, GivenError> {
         let feed = Feed::new(api.store(), Resource::kept());
-        let folder = Folder::new(api, given.source.as_str().into());
+        let path = given.source.as_str().into();
+        let folder = Folder::taking_over(api, path, given.takes_over.clone());
         let mut files = HashMap::new();
         for object in &given.objects {
             let id = object_id(object).map_err(|refusal| GivenError::Refused(refusal.to_string()))?;
@@ -135,12 +157,17 @@ impl Keeper {
 impl Folder {
     /// Returns an error if the store has the object and it does not come from this folder.
     fn check_owner(&self, id: &ObjectId, source_name: &str) -> Result<(), GivenError> {
-        match self.api.store().get(id.resource, &id.target().key()) {
-            Some(stored) if marker::file_of(id.resource, &stored, &self.path).is_none() => {
-                Err(GivenError::Taken { object: id.to_string(), source_name: source_name.to_owned() })
-            }
-            _ => Ok(()),
+        let Some(stored) = self.api.store().get(id.resource, &id.target().key()) else { return Ok(()) };
+        if self.file_of(id.resource, &stored).is_some() {
+            return Ok(());
         }
+        let (object, source_name) = (id.to_string(), source_name.to_owned());
+        // Folders of manifests have absolute paths.
+        let source = marker::file_of(id.resource, &stored).filter(|file| file.is_relative());
+        Err(match source.as_deref().and_then(Path::parent) {
+            Some(other) => GivenError::OfOther { object, source_name, other: other.display().to_string() },
+            None => GivenError::Taken { object, source_name },
+        })
     }
 }
 
@@ -172,7 +199,12 @@ mod tests {
     }
 
     async fn start_as(api: &Arc<Api>, source: &str, objects: Vec<Value>) -> Result<Keeper, GivenError> {
-        Keeper::start(Arc::clone(api), &Given { source: source.to_owned(), objects }).await
+        let given = Given { source: source.to_owned(), takes_over: None, objects };
+        Keeper::start(Arc::clone(api), &given).await
+    }
+
+    fn get(api: &Api, name: &str) -> Value {
+        Value::Object(api.store().get(Resource::Service, &format!("default/{name}")).unwrap().decode())
     }
 
     fn names(api: &Api) -> Vec<String> {
@@ -185,10 +217,7 @@ mod tests {
         let api = api();
         drop(start(&api, vec![service("a", 80), service("b", 80)]).await.unwrap());
         assert_eq!(names(&api), ["a", "b"]);
-        let address = |name: &str| {
-            let stored = api.store().get(Resource::Service, &format!("default/{name}")).unwrap().decode();
-            Value::Object(stored).pointer("/spec/clusterIP").cloned()
-        };
+        let address = |name: &str| get(&api, name).pointer("/spec/clusterIP").cloned();
         let before = address("b");
         drop(start(&api, vec![service("b", 81)]).await.unwrap());
         assert_eq!((names(&api), address("b")), (vec!["b".to_owned()], before));
@@ -206,12 +235,46 @@ mod tests {
         assert_eq!(names(&api), ["a", "b"]);
         let error = start_as(&api, other, vec![service("a", 80)]).await.unwrap_err().to_string();
         assert!(
-            error.starts_with("Service default/a of the command line of host2 exists already"),
+            error.starts_with(
+                "Service default/a of the command line of host2 exists already, and is of the command line of host1; "
+            ),
             "{error}"
         );
+        assert!(error.contains("if this host had that name before, use it again"), "{error}");
         assert_eq!(names(&api), ["a", "b"], "a refused start changes nothing");
         drop(start_as(&api, other, Vec::new()).await.unwrap());
         assert_eq!(names(&api), ["a"]);
+    }
+
+    #[tokio::test]
+    async fn a_store_of_one_host_keeps_its_objects_under_another_name() {
+        let api = api();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("d.json"), serde_json::to_vec(&service("d", 80)).unwrap()).unwrap();
+        drop(super::super::Follower::start(Arc::clone(&api), folder.path().to_owned()).await.unwrap());
+        api.apply(service("c", 80)).await.unwrap();
+        drop(start(&api, vec![service("a", 80), service("b", 80)]).await.unwrap());
+        let renamed = |objects| Given {
+            source: "the command line of host2".to_owned(),
+            takes_over: Some("the command line of ".to_owned()),
+            objects,
+        };
+        let start_renamed = async |objects| Keeper::start(Arc::clone(&api), &renamed(objects)).await;
+        // The address stays, and what is not given goes. Objects of clients and manifests are of others.
+        let address = |name: &str| get(&api, name).pointer("/spec/clusterIP").cloned();
+        let before = address("b");
+        drop(start_renamed(vec![service("b", 81)]).await.unwrap());
+        assert_eq!((names(&api), address("b")), (["b", "c", "d"].map(str::to_owned).to_vec(), before));
+        let marker = get(&api, "b").pointer("/metadata/annotations").unwrap().to_string();
+        assert!(marker.contains(" in the command line of host2/"), "{marker}");
+        for name in ["c", "d"] {
+            let error = start_renamed(vec![service(name, 80)]).await.unwrap_err();
+            assert!(matches!(error, GivenError::Taken { .. }), "{error}");
+        }
+        let other_family = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "b"},
+            "spec": {"ports": [{"port": 80}], "ipFamilies": ["IPv6"]}});
+        let error = start_renamed(vec![other_family]).await.unwrap_err();
+        assert!(matches!(error, GivenError::RefusedChange(_)), "{error}");
     }
 
     #[tokio::test]

@@ -44,11 +44,10 @@ pub(super) fn marked(mut object: Value, id: &ObjectId, file: &Path) -> Value {
     object
 }
 
-/// Returns the file of `folder` that the object came from; `None` if it did not come from this folder.
-pub(super) fn file_of(resource: Resource, object: &StoredObject, folder: &Path) -> Option<PathBuf> {
+/// Returns the file that the object came from; `None` if it came from no manifest.
+pub(super) fn file_of(resource: Resource, object: &StoredObject) -> Option<PathBuf> {
     let marked: Marked<'_> = object.metadata()?;
     let id = ObjectId::of(resource, object).to_string();
     let file = marked.annotations.marker.strip_prefix(&id)?.strip_prefix(" in ")?;
-    let file = PathBuf::from(file);
-    (file.parent() == Some(folder)).then_some(file)
+    Some(PathBuf::from(file))
 }

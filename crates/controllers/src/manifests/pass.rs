@@ -266,7 +266,7 @@ impl Folder {
     async fn prune(&mut self, id: ObjectId, pass: &mut Pass) -> Synced {
         let (kind, namespace, name) = (id.resource.info().kind, id.namespace.clone(), id.name.clone());
         let Some(stored) = self.api.store().get(id.resource, &id.target().key()) else { return Synced::Done };
-        if marker::file_of(id.resource, &stored, &self.path).is_none() {
+        if self.file_of(id.resource, &stored).is_none() {
             tracing::info!(
                 kind,
                 namespace,

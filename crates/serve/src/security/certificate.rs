@@ -14,8 +14,9 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Lifetimes, as in kubeadm: ten years for a CA, one year for the certificates it issues.
 pub(super) const AUTHORITY_LIFE: Duration = Duration::from_secs(3650 * 24 * 60 * 60);
 pub(super) const LIFE: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Certificates become valid this long before they are issued, for clients whose clocks are behind.
-const CLOCK_SKEW: Duration = Duration::from_secs(5 * 60);
+/// Certificates become valid this long before they are issued. Clients' clocks may be behind, and this host's own may be
+/// ahead until it is set after the boot.
+const CLOCK_SKEW: Duration = DAY;
 
 /// The purpose of a new certificate.
 #[derive(Debug, Clone, Copy)]

@@ -195,7 +195,11 @@ impl Pki {
             if facts.not_after <= now {
                 return Err(PkiError::Ended(self.path("ca.crt")));
             }
-            if facts.is_old(now) {
+            if now < facts.not_before {
+                tracing::warn!(
+                    "the certificate authority is not valid yet; if the clock is right, remove ca.crt to have it renewed"
+                );
+            } else if facts.is_old(now) {
                 let days = facts.days_left(now);
                 tracing::warn!(days, "the certificate authority ends; remove ca.crt to have it renewed");
             }

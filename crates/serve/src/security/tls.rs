@@ -139,7 +139,8 @@ impl Security {
         let old = self.settings.certificate.is_none()
             && self.current().certificate.as_ref().is_some_and(|facts| facts.is_old(now));
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        let paused = now < seen.at + RENEWAL_PAUSE;
+        // A clock that was set back is no reason to wait.
+        let paused = (seen.at..seen.at + RENEWAL_PAUSE).contains(&now);
         if (!old || paused) && seen.stamps == stamps(&self.settings, &self.pki) {
             return;
         }
@@ -337,6 +338,7 @@ impl ClientCertVerifier for AskOnly {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::path::Path;
 
     use super::*;
 
@@ -361,18 +363,39 @@ mod tests {
         assert_ne!(seen, file.get());
     }
 
-    #[test]
-    fn the_own_certificate_is_renewed_while_the_server_runs() {
-        let folder = tempfile::tempdir().unwrap();
-        let security = Security::load(TlsSettings {
-            pki: folder.path().join("pki"),
+    fn load(folder: &Path) -> Security {
+        let settings = TlsSettings {
+            pki: folder.join("pki"),
             names: vec!["localhost".to_owned()],
             certificate: None,
             client_authorities: None,
             tokens: None,
             of_process: None,
-        });
-        let security = security.unwrap();
+        };
+        Security::load(settings).unwrap()
+    }
+
+    /// As at a boot where the clock is ahead until it is set by NTP.
+    #[test]
+    fn a_certificate_that_is_not_yet_valid_is_renewed_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let security = load(folder.path());
+        let not_before = || security.current().certificate.as_ref().unwrap().not_before;
+        let (first, earlier) = (not_before(), SystemTime::now() - Duration::from_secs(3 * 24 * 60 * 60));
+        assert!(earlier < first);
+        security.refresh(earlier);
+        let renewed = not_before();
+        assert!(renewed < earlier, "{renewed:?}");
+        // The next check does not read the files again.
+        let config = security.server_config();
+        security.refresh(earlier + Duration::from_secs(2));
+        assert!(Arc::ptr_eq(&config, &security.server_config()));
+    }
+
+    #[test]
+    fn the_own_certificate_is_renewed_while_the_server_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let security = load(folder.path());
         let (first, config) = (security.certificate_end().unwrap(), security.server_config());
         let now = SystemTime::now();
         security.refresh(now + Duration::from_secs(200 * 24 * 60 * 60));

@@ -5,7 +5,7 @@
 //! are written only while the reserve is complete, so they cannot use it up.
 
 use std::{
-    fs::{File, Metadata, OpenOptions},
+    fs::{self, File, Metadata, OpenOptions},
     io::{self, Seek, SeekFrom},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -16,6 +16,8 @@ use rustix::{
     fs::{FallocateFlags, StatVfs, fallocate, statvfs},
     process::geteuid,
 };
+
+use super::disk::inherit_owner;
 
 /// Bytes of the reserve. A group of deletions on a full disk ([`super::queue`]) changes some hundred pages of 4 KiB.
 const RESERVE: u64 = 4 << 20;
@@ -42,6 +44,8 @@ pub(super) struct Space {
     pub(super) loose: u64,
     /// When the file was last compacted, or when that was last tried.
     shortened: Option<Instant>,
+    /// True if the log says that there is no reserve.
+    is_lack_logged: bool,
 }
 
 /// How many bytes compacting the file could give back to the disk.
@@ -86,20 +90,40 @@ impl Gain {
 }
 
 impl Space {
-    /// Opens the reserve of a folder. If the reserve cannot be completed, the disk counts as full. The free space
+    /// Opens the reserve of a folder. If there is no space for all of it, the disk counts as full. The free space
     /// within the file is not known at that point, so all of it is assumed to be free.
     pub(super) fn take(folder: &Path) -> Self {
-        let mut space = Self { folder: folder.to_owned(), is_full: false, loose: u64::MAX, shortened: None };
+        let mut space = Self::new(folder);
         space.is_full = !space.restore();
         space
     }
 
-    /// Allocates as much of the reserve as fits. Returns true if it is complete.
-    pub(super) fn restore(&self) -> bool {
-        self.grow().unwrap_or_else(|error| {
-            tracing::debug!(%error, "the reserve on the disk cannot be taken");
-            false
-        })
+    fn new(folder: &Path) -> Self {
+        let folder = folder.to_owned();
+        Self { folder, is_full: false, loose: u64::MAX, shortened: None, is_lack_logged: false }
+    }
+
+    /// Allocates as much of the reserve as fits. Returns false if the disk has no space for all of it. If the reserve
+    /// cannot be made for another reason, there is none: that is no reason to refuse writes.
+    pub(super) fn restore(&mut self) -> bool {
+        match self.grow() {
+            Ok(is_whole) => is_whole,
+            Err(error) if is_full(&error) => false,
+            Err(error) => {
+                self.log_lack(&error);
+                true
+            }
+        }
+    }
+
+    /// Says once that there is no reserve, and what mends that.
+    fn log_lack(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.is_lack_logged, true) {
+            let mend =
+                "remove the file, or give it to the user that runs the server, and start the server again";
+            let file = self.path();
+            tracing::warn!(file = %file.display(), %error, mend, "nothing can be deleted on a full disk: there is no reserve");
+        }
     }
 
     /// Gives the reserve back to the disk.
@@ -113,7 +137,7 @@ impl Space {
     }
 
     /// Returns true if any object can be written: the reserve is complete, and there is enough free space beside it.
-    pub(super) fn is_mended(&self) -> bool {
+    pub(super) fn is_mended(&mut self) -> bool {
         self.restore() && self.has_headroom()
     }
 
@@ -146,8 +170,7 @@ impl Space {
     /// Allocates more for the reserve. Keeps what it already holds, because another program could take released
     /// space.
     fn grow(&self) -> io::Result<bool> {
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).mode(0o600).open(self.path())?;
+        let file = self.open()?;
         let mut held = holds(&file)?;
         let mut more = RESERVE.saturating_sub(held);
         while held < RESERVE && more > 0 {
@@ -166,6 +189,20 @@ impl Space {
             more = more.min(RESERVE.saturating_sub(held));
         }
         Ok(held >= RESERVE)
+    }
+
+    /// Opens the file, which has no content. Replaces one that this user may not open, such as one that root has made.
+    fn open(&self) -> io::Result<File> {
+        let path = self.path();
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).or_else(|error| {
+            let may_replace =
+                error.kind() == io::ErrorKind::PermissionDenied && fs::remove_file(&path).is_ok();
+            if may_replace { options.open(&path) } else { Err(error) }
+        })?;
+        inherit_owner(&file, &path);
+        Ok(file)
     }
 
     fn path(&self) -> PathBuf {
@@ -220,22 +257,75 @@ fn reserve(mut file: &File, from: u64, bytes: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        fs::Permissions,
+        os::unix::fs::{PermissionsExt as _, chown},
+    };
+
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
     use super::*;
 
     #[test]
     fn the_reserve_takes_room_and_gives_it_back() {
         let folder = tempfile::tempdir().unwrap();
-        let space = Space::take(folder.path());
+        let mut space = Space::take(folder.path());
         let held = || holds(&File::open(folder.path().join(FILE_NAME)).unwrap()).unwrap();
         assert_eq!((space.is_full, held()), (false, RESERVE));
         space.release();
         assert_eq!(held(), 0);
         assert!(space.restore() && space.restore());
         assert_eq!(held(), RESERVE);
-        assert!(Space::take(&folder.path().join("missing")).is_full);
         let hole = File::create(folder.path().join("hole")).unwrap();
         hole.set_len(RESERVE).unwrap();
         assert_eq!(holds(&hole).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_reserve_that_cannot_be_made_is_no_full_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join(FILE_NAME)).unwrap();
+        for lacks in [folder.path(), &folder.path().join("missing")] {
+            let mut space = Space::take(lacks);
+            assert!(!space.is_full && space.is_lack_logged, "{}", lacks.display());
+            assert!(space.is_mended() && space.missing() <= RESERVE);
+        }
+    }
+
+    #[test]
+    fn the_reserve_belongs_to_the_owner_of_the_folder() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        chown(folder.path(), Some(4711), Some(4712)).unwrap();
+        // The second one finds a file of root.
+        for _ in 0..2 {
+            Space::take(folder.path());
+            let file = folder.path().join(FILE_NAME);
+            let made = fs::metadata(&file).unwrap();
+            assert_eq!((made.uid(), made.gid()), (4711, 4712));
+            chown(&file, Some(0), Some(0)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_reserve_of_another_user_is_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE_NAME);
+        fs::write(&file, "").unwrap();
+        fs::set_permissions(&file, Permissions::from_mode(0o0)).unwrap();
+        let take = || {
+            // Root may open every file. Capabilities belong to threads.
+            let mut sets = capabilities(None).unwrap();
+            sets.effective = CapabilitySet::empty();
+            set_capabilities(None, sets).unwrap();
+            assert!(File::open(&file).is_err());
+            Space::take(folder.path())
+        };
+        let space = std::thread::scope(|threads| threads.spawn(take).join().unwrap());
+        assert!(!space.is_full && !space.is_lack_logged);
+        assert_eq!(holds(&File::open(&file).unwrap()).unwrap(), RESERVE);
     }
 
     #[test]
@@ -244,7 +334,7 @@ mod tests {
         // The file system of `/proc` has no blocks.
         for unknown in [Path::new("/proc"), &folder.path().join("missing")] {
             assert_eq!(free_for_copy(unknown), None);
-            let space = Space { folder: unknown.to_owned(), is_full: true, loose: 0, shortened: None };
+            let space = Space::new(unknown);
             assert!(space.has_headroom());
             assert_eq!(space.missing(), RESERVE);
         }

@@ -199,6 +199,30 @@ async fn a_folder_that_goes_keeps_its_objects_and_is_found_again() {
     until("the new folder is followed", || has(&api, "b") && !has(&api, "a")).await;
 }
 
+/// As at a boot where a mount is late.
+#[tokio::test(start_paused = true)]
+async fn a_folder_that_is_missing_at_the_start_keeps_its_objects_and_is_read_when_it_comes() {
+    let (log, _guard) = Log::listen();
+    let (api, parent) = (api(), tempfile::tempdir().unwrap());
+    let (folder, aside) = (parent.path().join("manifests"), parent.path().join("aside"));
+    assert!(Follower::start(Arc::clone(&api), folder.clone()).await.is_err(), "nothing of it is stored");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("a.yaml"), service("a", "")).unwrap();
+    drop(Follower::start(Arc::clone(&api), folder.clone()).await.unwrap());
+    fs::rename(&folder, &aside).unwrap();
+    fs::write(aside.join("a.yaml"), service("b", "")).unwrap();
+    let _running = follow(&api, &folder).await;
+    steps(40).await;
+    assert!(has(&api, "a") && !has(&api, "b"));
+    let errors = log.errors();
+    assert!(errors.len() == 1 && errors[0].contains("manifests folder cannot be read"), "{errors:#?}");
+    fs::rename(&aside, &folder).unwrap();
+    until("the folder is read", || has(&api, "b") && !has(&api, "a")).await;
+    fs::write(folder.join("c.yaml"), service("c", "")).unwrap();
+    until("the folder is followed", || has(&api, "c")).await;
+    assert_eq!(log.errors().len(), 1);
+}
+
 /// Waits on paused time for readings of the folder.
 async fn steps(number: usize) {
     for _ in 0..number {
