@@ -66,6 +66,17 @@ impl Collection {
         self.kind == Kind::ServiceCidr
     }
 
+    /// Returns what is not known without it, if there is an answer of this extent without it. An agent does without a
+    /// collection that may be missing, also if it is forbidden.
+    fn dispensable<T>(&self, extent: Extent<'_>, listed: &Result<T, ListError>) -> Option<&'static str> {
+        let is_forbidden = matches!(listed, Err(ListError::Refused { code: 403, .. }));
+        let lacks = match extent {
+            Extent::All => true,
+            Extent::Node(_) => self.may_be_missing() && is_forbidden,
+        };
+        self.gives.filter(|_| lacks)
+    }
+
     /// Returns the path of all its objects.
     fn path(&self) -> String {
         let root = if self.group.is_empty() { "/api" } else { "/apis" };
@@ -78,7 +89,7 @@ impl Collection {
 pub(crate) enum Extent<'a> {
     /// All, as far as the user may list them. A collection that only adds to an answer may be refused.
     All,
-    /// Those that the agent of the node with this name watches. All of them are needed.
+    /// Those that the agent of the node with this name watches. All are needed, except for those that may be missing.
     Node(&'a str),
 }
 
@@ -113,7 +124,7 @@ impl Cluster {
                 Extent::All => list_all(&self.client, &collection.path()).await,
                 Extent::Node(name) => list_kind(&self.client, collection.kind, name).await,
             };
-            let gives = collection.gives.filter(|_| matches!(extent, Extent::All));
+            let gives = collection.dispensable(extent, &listed);
             let Some(listed) = permitted(listed, gives, &mut objects)? else { continue };
             match listed {
                 Some(listed) => add(listed, collection.version, collection.kind.name(), &mut objects),
@@ -207,12 +218,24 @@ mod tests {
         );
     }
 
+    fn refused(path: &str, code: u16) -> Result<(), ListError> {
+        Err(ListError::Refused { path: path.to_owned(), code, message: "forbidden".to_owned() })
+    }
+
+    #[test]
+    fn an_agent_does_without_service_cidrs_that_are_forbidden() {
+        for collection in &COLLECTIONS {
+            let lacks = |extent, code| collection.dispensable(extent, &refused("", code));
+            let of_node = collection.gives.filter(|_| collection.kind == Kind::ServiceCidr);
+            assert_eq!(lacks(Extent::Node("n1"), 403), of_node, "{}", collection.resource);
+            assert_eq!(lacks(Extent::Node("n1"), 401), None, "{}", collection.resource);
+            assert_eq!(lacks(Extent::All, 401), collection.gives, "{}", collection.resource);
+        }
+    }
+
     #[test]
     fn an_agent_needs_what_an_answer_can_lack() {
-        let refused = || {
-            let (path, message) = ("/api/v1/nodes".to_owned(), "forbidden".to_owned());
-            Err::<(), _>(ListError::Refused { path, code: 403, message })
-        };
+        let refused = || refused("/api/v1/nodes", 403);
         let mut objects = Objects::default();
         assert!(permitted(refused(), Some("zones"), &mut objects).is_ok_and(|listed| listed.is_none()));
         assert_eq!(

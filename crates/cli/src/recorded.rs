@@ -38,7 +38,12 @@ impl Recorded {
     /// Returns the Catalog of the node with this configuration, and what in the objects cannot be used.
     pub(crate) fn catalog(&self, configured: &Configured) -> (Catalog, Vec<String>) {
         let api_server = ApiServer::from(&self.snapshot.api_server);
-        self.objects.catalog(&self.snapshot.node.name, configured, api_server)
+        let (mut catalog, faults) = self.objects.catalog(&self.snapshot.node.name, configured, api_server);
+        if configured.sets_aside() {
+            catalog.set_aside(self.snapshot.set_aside.clone());
+            catalog.drain_changes(|_| {});
+        }
+        (catalog, faults)
     }
 
     /// Returns the mode in which a family was programmed, if it is recorded: with what was programmed, or else in the state.
@@ -78,9 +83,61 @@ fn programmed(snapshot: &Snapshot) -> anyhow::Result<PerFamily<Option<Observed>>
 
 #[cfg(test)]
 mod tests {
+    use portolan_model::table::Entry;
     use portolan_snapshot::programmed::Programmed;
+    use portolan_snapshot::{FORMAT, VERSION, create};
+    use serde_json::json;
 
     use super::*;
+
+    /// Returns a snapshot of an agent with a Service of two endpoints, of which the first is set aside.
+    fn with_one_set_aside() -> Snapshot {
+        let mut snapshot = Snapshot { format: FORMAT.into(), version: VERSION, ..Snapshot::default() };
+        snapshot.node.name = "n1".into();
+        snapshot.set_aside = ["10.0.0.1:8080".parse().expect("a socket")].into();
+        snapshot.objects = vec![
+            json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "a", "name": "web"},
+                "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]},
+            }),
+            json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {
+                    "namespace": "a", "name": "web-1", "labels": {"kubernetes.io/service-name": "web"},
+                },
+                "addressType": "IPv4", "ports": [{"name": "", "port": 8080}],
+                "endpoints": [{"addresses": ["10.0.0.1"]}, {"addresses": ["10.0.0.2"]}],
+            }),
+        ];
+        snapshot
+    }
+
+    /// An agent that sets none aside uses all endpoints.
+    #[test]
+    fn endpoints_that_were_set_aside_get_no_connections() {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let file = folder.path().join("s.json.gz");
+        create(&file, &with_one_set_aside(), false).expect("a file");
+        let recorded = Recorded::read(&file).expect("a snapshot");
+        let endpoints = |mode: &str, passive: bool| {
+            let mut state = recorded.snapshot.state.clone();
+            state.configuration = json!({
+                "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+                "mode": mode, "portolan": {"passiveHealthChecks": passive},
+            });
+            let configured = Configured::of_agent(&state).expect("a configuration");
+            let (catalog, faults) = recorded.catalog(&configured);
+            assert_eq!(faults, Vec::<String>::new());
+            let of = |(_, forwarding): Entry| {
+                forwarding.cluster.iter().map(|backend| backend.socket().to_string()).collect::<Vec<_>>()
+            };
+            catalog.forwardings(Family::Ipv4).flat_map(of).collect::<Vec<_>>()
+        };
+        let both = ["10.0.0.1:8080", "10.0.0.2:8080"];
+        assert_eq!(endpoints("nftables", true), both[1..]);
+        assert_eq!(endpoints("nftables", false), both);
+        assert_eq!(endpoints("userspace", true), both);
+    }
 
     #[test]
     fn the_mode_of_a_family_is_the_one_that_programmed_it() {

@@ -72,7 +72,7 @@ codes! {
         mend "`modprobe nf_conntrack`";
     ForwardingOff: "forwarding-off",
         breaks "Connections of pods and from outside do not reach endpoints; connections of the node itself do.",
-        mend "`sysctl -w net.ipv4.ip_forward=1`, `net.ipv6.conf.all.forwarding=1`, or `net.ipv4.conf.INTERFACE.forwarding=1`";
+        mend "`sysctl -w net.ipv4.ip_forward=1` or `net.ipv4.conf.INTERFACE.forwarding=1`; for IPv6 `net.ipv6.conf.INTERFACE.accept_ra=2` where it is 1, then `net.ipv6.conf.all.forwarding=1`";
     ReversePathStrict: "reverse-path-strict",
         breaks "Packets whose answers would leave through another interface are dropped without a trace.",
         mend "`sysctl -w net.ipv4.conf.INTERFACE.rp_filter=2`, unless the network plug-in wants 1";
@@ -169,6 +169,9 @@ codes! {
     ApiLacks: "api-lacks",
         breaks "The proxy does not start: it needs EndpointSlices of Kubernetes 1.21 or newer.",
         mend "give the kubeconfig of the cluster's API server, or upgrade it";
+    ServiceCidrsDenied: "service-cidrs-denied",
+        breaks "Without `list`, packets to cluster IPs that no Service has are not dropped, and `addressGuard.serviceCIDRs` has no effect. Without `watch`, changes of ServiceCIDRs take effect late. Services work.",
+        mend "apply the roles of `deploy/kustomize/base/rbac.yaml`; nothing to do on Kubernetes before 1.33, which has no ServiceCIDRs";
     EventsDenied: "events-denied",
         breaks "What the proxy reports about this node does not show in `kubectl get events`. Services work.",
         mend "apply the roles of `deploy/kustomize/base/rbac.yaml`";
@@ -210,16 +213,41 @@ impl Serialize for Code {
     }
 }
 
+/// A kernel setting.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Setting {
+    /// The path below `/proc/sys`, such as `net/ipv4/ip_forward`.
+    pub path: String,
+    /// The value to write.
+    pub value: String,
+}
+
+impl Setting {
+    /// Creates a setting.
+    pub fn new(path: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { path: path.into(), value: value.into() }
+    }
+}
+
+impl fmt::Display for Setting {
+    /// Writes the command that writes the setting.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&sysctl_command(&self.path, &self.value))
+    }
+}
+
 /// A safe mend, as data. Executed by [`crate::fix`].
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Fix {
     /// Writes a kernel setting.
     Sysctl {
-        /// The path below `/proc/sys`, such as `net/ipv4/ip_forward`.
-        path: String,
-        /// The value to write.
-        value: String,
+        /// The settings that are written before it. Without them, it would do harm.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        first: Vec<Setting>,
+        /// The setting.
+        #[serde(flatten)]
+        setting: Setting,
     },
     /// Removes tables and chains that kube-proxy left.
     RemoveLeftovers,
@@ -228,7 +256,10 @@ pub enum Fix {
 impl fmt::Display for Fix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Sysctl { path, value } => f.write_str(&sysctl_command(path, value)),
+            Self::Sysctl { first, setting } => {
+                first.iter().try_for_each(|setting| write!(f, "{setting} && "))?;
+                write!(f, "{setting}")
+            }
             Self::RemoveLeftovers => f.write_str("remove kube-proxy's tables and chains"),
         }
     }
@@ -267,8 +298,20 @@ impl Finding {
         path: &str,
         value: &str,
     ) -> Self {
-        let fix = Fix::Sysctl { path: path.to_owned(), value: value.to_owned() };
-        Self { fix: Some(fix), ..Self::new(code, severity, title, sysctl_command(path, value)) }
+        Self::settings(code, severity, title, Vec::new(), Setting::new(path, value))
+    }
+
+    /// Creates a finding about a kernel setting that may be written only after others. `--fix` writes all of them.
+    pub fn settings(
+        code: Code,
+        severity: Severity,
+        title: impl Into<String>,
+        first: Vec<Setting>,
+        setting: Setting,
+    ) -> Self {
+        let fix = Fix::Sysctl { first, setting };
+        let mend = fix.to_string();
+        Self { fix: Some(fix), ..Self::new(code, severity, title, mend) }
     }
 }
 

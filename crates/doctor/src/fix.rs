@@ -3,7 +3,7 @@
 use portolan_node::sysctl::Host;
 use serde::Serialize;
 
-use crate::finding::{Finding, Fix};
+use crate::finding::{Finding, Fix, Setting, sysctl_name};
 
 /// Removes what kube-proxy left in the network namespace of this thread: its tables and chains, and nothing that Portolan
 /// uses in nftables mode. Returns what was removed, in words.
@@ -57,10 +57,14 @@ pub fn execute(host: &Host, findings: &[Finding], remove: RemoveLeftovers<'_>, d
 
 fn one(host: &Host, fix: &Fix, remove: RemoveLeftovers<'_>) -> Result<String, String> {
     match fix {
-        Fix::Sysctl { path, value } => {
-            let file = format!("/proc/sys/{path}");
-            let before = host.read(&file).unwrap_or_default();
-            host.write(&file, value).map_err(|error| format!("{fix}: {error}"))?;
+        Fix::Sysctl { first, setting } => {
+            let mut before = String::new();
+            // A failure ends it, because a later setting would do harm without the earlier ones.
+            for Setting { path, value } in first.iter().chain([setting]) {
+                let file = format!("/proc/sys/{path}");
+                before = host.read(&file).unwrap_or_default();
+                host.write(&file, value).map_err(|error| format!("{fix}: {}: {error}", sysctl_name(path)))?;
+            }
             Ok(format!("{fix} (was {before:?}; write it to /etc/sysctl.d to keep it after a restart)"))
         }
         Fix::RemoveLeftovers => remove(),
@@ -104,6 +108,26 @@ mod tests {
         assert!(done.iter().all(|fixed| fixed.outcome == FixState::Done), "{done:?}");
         assert_eq!((done.len(), removals.get()), (2, 1));
         assert!(std::fs::read_to_string(&file).expect("a file").starts_with('1'));
+    }
+
+    #[test]
+    fn settings_are_written_in_order_and_none_after_a_failure() {
+        let folder = tempfile::tempdir().expect("a scratch folder");
+        let settings = ["a", "b"].map(|name| Setting::new(name, "2"));
+        let [first, last] = settings.clone();
+        let finding =
+            Finding::settings(Code::ForwardingOff, Severity::Error, "off", vec![first], last.clone());
+        assert_eq!(finding.mend, "sysctl -w a=2 && sysctl -w b=2");
+        let file = |setting: &Setting| folder.path().join("proc/sys").join(&setting.path);
+        let text = |setting| std::fs::read_to_string(file(setting)).expect("a file");
+        std::fs::create_dir_all(folder.path().join("proc/sys")).expect("a folder");
+        std::fs::write(file(&last), "1").expect("a file");
+        let host = Host::below(folder.path());
+        let fix = || execute(&host, std::slice::from_ref(&finding), &|| Ok(String::new()), false);
+        assert_eq!((fix()[0].outcome, text(&last)), (FixState::Failed, "1".to_owned()));
+        std::fs::write(file(&settings[0]), "1").expect("a file");
+        assert_eq!(fix()[0].outcome, FixState::Done);
+        assert_eq!(settings.each_ref().map(text), ["2", "2"]);
     }
 
     #[test]

@@ -246,6 +246,13 @@ impl Catalog {
         checks
     }
 
+    /// Returns the health-check node ports of the Services of a family, in any order.
+    pub fn health_check_ports(&self, family: Family) -> Vec<u16> {
+        let compiler = self.compiler();
+        let checks = self.services.iter().filter_map(|(id, _)| compiler.health_check(id));
+        checks.filter(|check| check.local_ready.get(family).is_some()).map(|check| check.port).collect()
+    }
+
     /// Returns the number of Service ports without an endpoint on this node as of the last take.
     pub const fn no_local_endpoints(&self, family: Family) -> NoLocalEndpoints {
         *self.no_local.get(family)

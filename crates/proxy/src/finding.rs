@@ -71,7 +71,8 @@ pub(super) enum Finding {
     PrimaryFamily { family: Family },
     /// The kernel does not forward packets.
     #[error(
-        "{path} is 0: traffic of pods and from outside is not passed on to endpoints; run `sysctl -w {name}=1`"
+        "{path} is 0: traffic of pods and from outside is not passed on to endpoints; run {first}`sysctl -w {name}=1`",
+        first = before_forwarding(path)
     )]
     Forwarding { path: &'static str, name: &'static str },
     /// Kernel settings are wrong and cannot be written.
@@ -173,6 +174,16 @@ impl Finding {
     }
 }
 
+/// Returns what is to be done before the forwarding is turned on.
+fn before_forwarding(path: &str) -> &'static str {
+    if path.contains("/ipv6/") {
+        "`sysctl -w net.ipv6.conf.INTERFACE.accept_ra=2` for each interface that has 1, without which the node would lose \
+         the addresses and routes of router advertisements, then "
+    } else {
+        ""
+    }
+}
+
 /// Logs every finding.
 pub(super) fn log(findings: &[Finding]) {
     for finding in findings {
@@ -192,4 +203,20 @@ pub(super) fn judge(findings: &[Finding]) -> anyhow::Result<()> {
         bail!("this node cannot run the proxy: {}", fatal.join("; "));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn router_advertisements_are_kept_before_ipv6_is_forwarded() {
+        let text = |path, name| Finding::Forwarding { path, name }.to_string();
+        let ipv4 = text("/proc/sys/net/ipv4/ip_forward", "net.ipv4.ip_forward");
+        assert!(ipv4.ends_with("; run `sysctl -w net.ipv4.ip_forward=1`"), "{ipv4}");
+        let ipv6 = text("/proc/sys/net/ipv6/conf/all/forwarding", "net.ipv6.conf.all.forwarding");
+        let (first, then) = ipv6.split_once(", then ").expect("two steps");
+        assert!(first.contains("run `sysctl -w net.ipv6.conf.INTERFACE.accept_ra=2` for each"), "{ipv6}");
+        assert_eq!(then, "`sysctl -w net.ipv6.conf.all.forwarding=1`");
+    }
 }

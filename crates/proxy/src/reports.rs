@@ -115,7 +115,7 @@ impl Reporter {
         let (family, mode) = (report.family, report.mode);
         let now = Now::read();
         self.recorder.record(recording::moment(now.wall), || recording::of_report(&report));
-        if report.step != Step::Collection {
+        if !matches!(report.step, Step::Collection | Step::PutOff) {
             let is_ok = report.outcome.is_ok();
             self.metrics.sync_finished(family, report.full, report.duration, is_ok, now.wall);
         }
@@ -126,6 +126,7 @@ impl Reporter {
             driver.update_metrics(&self.metrics, &self.meters, family, driver.mode().name() == mode);
         }
         if report.outcome.is_err()
+            && report.step != Step::PutOff
             && let Some(driver) = modes::named(mode)
         {
             driver.count_failure(&self.metrics, family, report.step);
@@ -180,12 +181,17 @@ impl Reporter {
             Err(error) if report.step == Step::Collection => {
                 tracing::warn!(%family, mode, %error, "unused chains could not be removed; comparing everything");
             }
+            Err(error) if report.step == Step::PutOff => {
+                tracing::warn!(%family, mode, %error, "the periodic comparison is put off; changes are written");
+            }
             Err(error) => {
                 if report.step == Step::Replacement {
                     tracing::error!(%family, mode, %error, "the former rules stay and are updated; trying again");
                     return;
                 }
+                // What was programmed may lack something, although no object changes: the repeated commit waits.
                 self.health.queued(family, now);
+                self.metrics.sync_queued(family, now.wall);
                 tracing::error!(%family, mode, %error, "the commit failed; what was programmed stays, trying again");
             }
         }
@@ -217,8 +223,10 @@ pub(super) fn flows_cleaned(metrics: &ProxyMetrics, cleaned: &Cleaned) {
 
 #[cfg(test)]
 mod tests {
-    use portolan_engine::Extent;
+    use portolan_conntrack::CleanerThread;
+    use portolan_engine::{Cause, Commit, Error, Extent};
     use portolan_model::Protocol;
+    use portolan_node::metrics::BuildInfo;
 
     use super::*;
 
@@ -279,5 +287,51 @@ mod tests {
         let verified = Synced { verified: true, mended: true, ..step(true, &[], &[]) };
         let verified = merged([verified, step(false, &["a"], &[])]).await;
         assert!(verified.verified && verified.mended && verified.full);
+    }
+
+    fn report(step: Step, outcome: Result<Commit, Error>) -> Report {
+        Report {
+            family: Family::Ipv4,
+            mode: "ipvs",
+            duration: Duration::from_millis(1),
+            taken_before: Duration::ZERO,
+            full: true,
+            repaired: false,
+            verified: false,
+            step,
+            cause: Cause::default(),
+            outcome,
+            triggers: Vec::new(),
+            udp: Vec::new(),
+            objects: ObjectChanges::default(),
+            health_checks: Vec::new(),
+            changed: Vec::new(),
+        }
+    }
+
+    /// The alert about changes that wait compares this time with that of the last sync.
+    #[test]
+    fn a_failed_repair_counts_as_a_requested_sync() {
+        const QUEUED: &str = r#"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family="IPv4"} "#;
+        let cleaner = CleanerThread::spawn(PerFamily::default(), "none", |_| {}).expect("a thread");
+        let reporter = Reporter {
+            health: Arc::new(Health::new(Duration::from_secs(60))),
+            metrics: Arc::new(ProxyMetrics::new(BuildInfo::of_version("v1"))),
+            done: Arc::default(),
+            flows: cleaner.requests(),
+            meters: Meters::default(),
+            recorder: Recorder::new(0),
+        };
+        let is_queued = || reporter.metrics.page().lines().any(|line| line.starts_with(QUEUED));
+        let failed = || Err(Error::Contended { mode: "ipvs", attempts: 1, is_unchanged: false });
+        reporter.take(report(Step::Commit, Ok(Commit::default())));
+        // After the first of these the former rules stay, and after the second everything is compared.
+        reporter.take(report(Step::Replacement, failed()));
+        reporter.take(report(Step::Collection, failed()));
+        // Nothing of ours has changed, and changes are written.
+        reporter.take(report(Step::PutOff, failed()));
+        assert!(!is_queued());
+        reporter.take(report(Step::Commit, failed()));
+        assert!(is_queued());
     }
 }

@@ -39,6 +39,9 @@ pub struct Snapshot<O = Vec<Value>, R = Vec<Recorded>> {
     pub api_server: ApiServer,
     /// The Services, EndpointSlices, ServiceCIDRs and the Node of the agent, as manifests ([`crate::objects`]).
     pub objects: O,
+    /// Addresses and ports of the endpoints that passive health checks have set aside.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub set_aside: BTreeSet<SocketAddr>,
     /// The last syncs.
     pub history: History<R>,
     /// The kernel's release and version.

@@ -234,6 +234,16 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_that_are_set_aside_are_there_if_there_are_any() {
+        let none = snapshot("1");
+        assert!(!serde_json::to_string(&none).unwrap().contains("setAside"));
+        assert_eq!(unpack(&packed(&none)).unwrap(), none);
+        let some = Snapshot { set_aside: ["10.0.0.1:8080".parse().unwrap()].into(), ..none };
+        assert!(serde_json::to_string(&some).unwrap().contains(r#""setAside":["10.0.0.1:8080"]"#));
+        assert_eq!(unpack(&packed(&some)).unwrap(), some);
+    }
+
+    #[test]
     fn something_else_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let error = Snapshot::read(folder.path()).unwrap_err().to_string();

@@ -12,12 +12,16 @@ use portolan_proxy::packets::Configured;
 use portolan_watch::objects::{About, Access, ListError, about, is_allowed, try_list};
 use portolan_watch::{Peers, server_url};
 
-use super::{COLLECTIONS, Cluster, Extent};
+use super::{COLLECTIONS, Cluster, Collection, Extent};
 use crate::objects::{Objects, host_name};
 
 /// What the agent does with Events.
 const EVENTS: [Access<'static>; 2] =
     [Access::new("create", "events.k8s.io", "events"), Access::new("patch", "events.k8s.io", "events")];
+
+/// What follows if the API server does not permit the list of ServiceCIDRs.
+const WITHOUT_SERVICE_CIDRS: &str = "the agent runs without them: packets to cluster IPs that no Service has are not dropped, \
+     and addressGuard.serviceCIDRs has no effect";
 
 /// What the API server answered.
 #[derive(Debug, Default)]
@@ -63,7 +67,17 @@ pub(crate) fn ask(configured: &Configured, kinds: &[Kind]) -> anyhow::Result<Ask
 impl Asked {
     /// Returns true if the agent could list what it needs.
     fn may_list(&self) -> bool {
-        self.api.lacks.is_empty() && !self.api.denied.iter().any(|denied| denied.verb == "list")
+        let is_needed = |denied: &Denied| denied.verb == "list" && denied.needed;
+        self.api.lacks.is_empty() && !self.api.denied.iter().any(is_needed)
+    }
+
+    /// Returns those of these kinds whose list is permitted.
+    fn permitted(&self, kinds: &[Kind]) -> Vec<Kind> {
+        let is_denied = |collection: &Collection| {
+            self.api.denied.iter().any(|it| it.verb == "list" && it.resource == collection.resource)
+        };
+        let permitted = COLLECTIONS.iter().filter(|collection| !is_denied(collection));
+        permitted.map(|collection| collection.kind).filter(|kind| kinds.contains(kind)).collect()
     }
 
     /// Asks for permissions. An API server that does not say is not asked about.
@@ -84,12 +98,18 @@ impl Asked {
                     self.api.lacks.push(resource.to_owned());
                     continue;
                 }
+                Err(ListError::Refused { code: 403, message, .. }) if collection.may_be_missing() => {
+                    let answer = format!("{message}; {WITHOUT_SERVICE_CIDRS}");
+                    self.deny("list", resource, Some(answer), false);
+                    continue;
+                }
                 Err(ListError::Refused { code: 401 | 403, message, .. }) => {
                     self.deny("list", resource, Some(message), true);
                 }
                 Err(error) => return Err(error),
             }
-            self.permission(cluster, Access::new("watch", collection.group, resource), true).await;
+            let is_needed = !collection.may_be_missing();
+            self.permission(cluster, Access::new("watch", collection.group, resource), is_needed).await;
         }
         for access in EVENTS {
             self.permission(cluster, access, false).await;
@@ -138,7 +158,7 @@ impl Asked {
     }
 
     async fn read(&mut self, cluster: &Cluster, configured: &Configured, name: &str, kinds: &[Kind]) {
-        match cluster.objects(kinds, Extent::Node(name)).await {
+        match cluster.objects(&self.permitted(kinds), Extent::Node(name)).await {
             Ok(objects) => {
                 let (catalog, faults) = objects.catalog(name, configured, ApiServer::default());
                 self.faults.extend(objects.faults.iter().cloned().chain(faults));
@@ -173,7 +193,62 @@ fn clock_offset(date: SystemTime, sent: SystemTime, answered: SystemTime) -> i64
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    use std::net::{TcpListener, TcpStream};
+
+    use portolan_watch::ClientSettings;
+
     use super::*;
+    use crate::cluster::ALL_KINDS;
+
+    /// Answers one request as an API server that has no objects, and whose roles do not know ServiceCIDRs.
+    fn answer(stream: TcpStream) {
+        let mut request = BufReader::new(stream);
+        let lines = request.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+        let head: Vec<String> = lines.map(|line| line.to_lowercase()).collect();
+        let length = head.iter().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        request.read_exact(&mut vec![0; length.unwrap_or(0)]).expect("a body");
+        let (status, body) = match head.first().expect("a request") {
+            line if line.contains("/servicecidrs") => ("403 Forbidden", r#"{"message":"forbidden"}"#),
+            line if line.starts_with("post ") => ("201 Created", r#"{"status":{"allowed":true}}"#),
+            _ => ("200 OK", r#"{"items":[]}"#),
+        };
+        let length = body.len();
+        let text =
+            format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}");
+        request.into_inner().write_all(text.as_bytes()).expect("a client");
+    }
+
+    fn server() -> ClientSettings {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let master = Some(format!("http://{}", listener.local_addr().expect("an address")));
+        std::thread::spawn(move || listener.incoming().map_while(Result::ok).for_each(answer));
+        ClientSettings { master, qps: -1.0, ..ClientSettings::default() }
+    }
+
+    #[test]
+    fn service_cidrs_that_are_forbidden_prevent_nothing() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let cluster = Cluster::connect(&server()).await.expect("settings");
+            let mut asked = Asked::default();
+            asked.permissions(&cluster, "n1").await.expect("answers");
+            let denied = Denied {
+                verb: "list".to_owned(),
+                resource: "servicecidrs".to_owned(),
+                answer: Some(format!("forbidden; {WITHOUT_SERVICE_CIDRS}")),
+                needed: false,
+            };
+            assert_eq!(asked.api.denied, [denied]);
+            assert!(asked.may_list() && asked.not_known.is_empty(), "{:?}", asked.not_known);
+            let permitted = [Kind::Service, Kind::EndpointSlice, Kind::Node];
+            assert_eq!(asked.permitted(&ALL_KINDS), permitted);
+            let objects = cluster.objects(&ALL_KINDS, Extent::Node("n1")).await.expect("what is needed");
+            let fault = "/apis/networking.k8s.io/v1/servicecidrs: the API server answers 403: forbidden; \
+                         not known: which addresses are cluster IPs";
+            assert_eq!(objects.faults, [fault]);
+        });
+    }
 
     #[test]
     fn clocks_are_compared_with_the_time_of_the_request() {

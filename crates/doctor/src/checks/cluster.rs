@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::facts::{Api, Cluster, Facts, Role, ServiceFacts};
+use crate::facts::{Api, Cluster, Denied, Facts, Role, ServiceFacts};
 use crate::finding::{Code, Finding, Severity};
 
 /// Largest difference of clocks, in seconds, that is not reported.
@@ -13,14 +13,17 @@ const SKEW: u64 = 30;
 /// Difference from which certificates and tokens that were just made are refused: the API server dates certificates five
 /// minutes back.
 const SKEW_OF_CERTIFICATES: u64 = 300;
+/// The collection that the proxy watches and does not need.
+const SERVICE_CIDRS: &str = "servicecidrs";
 
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(api) = &facts.api {
         findings.extend(unreachable(api));
         findings.extend(lacking(api));
-        findings.extend(denied(api, true, Code::ApiDenied, Severity::Error));
-        findings.extend(denied(api, false, Code::EventsDenied, Severity::Warning));
+        findings.extend(denied(api, Code::ApiDenied, Severity::Error));
+        findings.extend(denied(api, Code::ServiceCidrsDenied, Severity::Warning));
+        findings.extend(denied(api, Code::EventsDenied, Severity::Warning));
         findings.extend(denied_writes(api));
         findings.extend(skewed(api));
         findings.extend(answered(api));
@@ -33,10 +36,15 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// Returns the URL of the API server for a path that begins with a slash.
+fn base(api: &Api) -> &str {
+    api.url.trim_end_matches('/')
+}
+
 fn unreachable(api: &Api) -> Option<Finding> {
     let failure = api.failure.as_ref()?;
     let title = format!("the API server {} cannot be reached: {failure}", api.url);
-    let mend = format!("curl -k {}/readyz; check clientConnection.kubeconfig", api.url);
+    let mend = format!("curl -k {}/readyz; check clientConnection.kubeconfig", base(api));
     Some(Finding::new(Code::ApiUnreachable, Severity::Error, title, mend))
 }
 
@@ -45,20 +53,35 @@ fn lacking(api: &Api) -> Option<Finding> {
         return None;
     }
     let title = format!("the API server {} has no {}", api.url, api.lacks.join(" and no "));
-    let mend =
-        format!("curl -k {}/version; check clientConnection.kubeconfig, or upgrade this API server", api.url);
+    let mend = format!(
+        "curl -k {}/version; check clientConnection.kubeconfig, or upgrade this API server",
+        base(api)
+    );
     Some(Finding::new(Code::ApiLacks, Severity::Error, title, mend))
 }
 
-/// Returns a finding about the permissions that the proxy needs, or about those that it can do without.
-fn denied(api: &Api, needed: bool, code: Code, severity: Severity) -> Option<Finding> {
-    let denied = api.denied.iter().filter(|denied| denied.needed == needed);
+/// Returns a finding about the requests that have this code and are not permitted.
+fn denied(api: &Api, code: Code, severity: Severity) -> Option<Finding> {
+    let denied = api.denied.iter().filter(|denied| code_of(denied) == code);
     let refused: Vec<String> = denied.map(|denied| format!("{} {}", denied.verb, denied.resource)).collect();
     if refused.is_empty() {
         return None;
     }
     let title = format!("the API server does not permit: {}", refused.join(", "));
-    Some(Finding::new(code, severity, title, "kubectl apply -f deploy/kustomize/base/rbac.yaml"))
+    let mend = match code {
+        // It depends on the version of Kubernetes.
+        Code::ServiceCidrsDenied => code.usual_mend(),
+        _ => "kubectl apply -f deploy/kustomize/base/rbac.yaml",
+    };
+    Some(Finding::new(code, severity, title, mend))
+}
+
+fn code_of(denied: &Denied) -> Code {
+    match denied {
+        Denied { needed: true, .. } => Code::ApiDenied,
+        Denied { resource, .. } if resource == SERVICE_CIDRS => Code::ServiceCidrsDenied,
+        Denied { .. } => Code::EventsDenied,
+    }
 }
 
 /// Returns a finding about the permissions that the configuration of the Node's readiness needs.
@@ -173,7 +196,7 @@ mod tests {
 
     use super::*;
     use crate::checks::testing::codes;
-    use crate::facts::{Denied, Link};
+    use crate::facts::Link;
 
     fn net(text: &str) -> IpNet {
         text.parse().expect("a network")
@@ -215,14 +238,21 @@ mod tests {
             let (verb, resource) = (verb.to_owned(), resource.to_owned());
             Denied { verb, resource, answer: None, needed }
         };
-        let denied = vec![denied("list", "services", true), denied("create", "events", false)];
+        let denied = vec![
+            denied("list", "services", true),
+            denied("list", "servicecidrs", false),
+            denied("create", "events", false),
+        ];
         let found = api(Api { url: url.clone(), denied, ..Api::default() });
-        assert_eq!(
-            codes(&found),
-            [(Code::ApiDenied, Severity::Error), (Code::EventsDenied, Severity::Warning)]
-        );
+        let expected = [
+            (Code::ApiDenied, Severity::Error),
+            (Code::ServiceCidrsDenied, Severity::Warning),
+            (Code::EventsDenied, Severity::Warning),
+        ];
+        assert_eq!(codes(&found), expected);
         assert_eq!(found[0].title, "the API server does not permit: list services");
-        assert_eq!(found[1].title, "the API server does not permit: create events");
+        assert_eq!(found[1].title, "the API server does not permit: list servicecidrs");
+        assert_eq!(found[2].title, "the API server does not permit: create events");
         let denied_writes = vec!["patch nodes node-1, so the taint stays".to_owned()];
         let found = api(Api { url: url.clone(), denied_writes, ..Api::default() });
         assert_eq!(codes(&found), [(Code::NodeWritesDenied, Severity::Warning)]);
@@ -236,6 +266,23 @@ mod tests {
         assert_eq!(codes(&found), [(Code::ApiServer, Severity::Note)]);
         assert_eq!(found[0].title, "the API server https://10.0.0.1:6443 answers; its version is v1.36.0");
         assert_eq!(api(Api { url, ..Api::default() }), []);
+    }
+
+    /// The URL of a server without a path ends in a slash.
+    #[test]
+    fn a_path_is_added_to_the_url_with_one_slash() {
+        for url in ["https://10.0.0.1:6443/", "https://10.0.0.1:6443"] {
+            let failure = Some("connection refused".to_owned());
+            let found = api(Api { url: url.to_owned(), failure, ..Api::default() });
+            assert!(found[0].mend.starts_with("curl -k https://10.0.0.1:6443/readyz; "), "{}", found[0].mend);
+            let lacks = vec!["services".to_owned()];
+            let found = api(Api { url: url.to_owned(), lacks, ..Api::default() });
+            assert!(
+                found[0].mend.starts_with("curl -k https://10.0.0.1:6443/version; "),
+                "{}",
+                found[0].mend
+            );
+        }
     }
 
     #[test]

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
     use crate::checks::testing::{codes, with_settings};
     use crate::facts::{ConntrackCounters, Process, Program, Proxies};
-    use crate::finding::Fix;
+    use crate::finding::{Fix, Setting};
 
     fn table(count: &str, max: &str) -> Facts {
         with_settings(&[(COUNT, count), (MAX, max)])
@@ -114,7 +114,7 @@ mod tests {
         );
         let found = findings(&table("95000", "100000"));
         assert_eq!(codes(&found), [(Code::ConntrackNearlyFull, Severity::Error)]);
-        let fix = Fix::Sysctl { path: MAX.to_owned(), value: "200000".to_owned() };
+        let fix = Fix::Sysctl { first: Vec::new(), setting: Setting::new(MAX, "200000") };
         assert_eq!(found[0].fix, Some(fix));
         assert_eq!(findings(&table("1", "0")), [], "0 means no limit");
     }

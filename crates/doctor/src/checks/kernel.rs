@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use portolan_model::Family;
 
 use super::proxies::{mode, named_mode, tried_mode};
-use crate::facts::{Facts, KernelVersion, Lack, Mode};
-use crate::finding::{Code, Finding, Severity};
+use crate::facts::{Facts, KernelVersion, Lack, Link, Mode};
+use crate::finding::{Code, Finding, Setting, Severity};
 
 /// The oldest kernel for the nftables mode: catch-all elements of sets.
 const OLDEST: KernelVersion = KernelVersion(5, 13);
@@ -89,7 +89,19 @@ fn forwarding(facts: &Facts, family: Family) -> Option<Finding> {
     }
     let title =
         format!("{} is 0: the kernel does not forward {family} packets", crate::finding::sysctl_name(path));
-    Some(Finding::setting(Code::ForwardingOff, Severity::Error, title, path, "1"))
+    let first = if family == Family::Ipv6 { kept_advertisements(facts) } else { Vec::new() };
+    let setting = Setting::new(path, "1");
+    Some(Finding::settings(Code::ForwardingOff, Severity::Error, title, first, setting))
+}
+
+/// Returns the settings with which interfaces go on accepting router advertisements. A host that forwards ignores them with
+/// `accept_ra` 1, and loses its IPv6 addresses and default route.
+fn kept_advertisements(facts: &Facts) -> Vec<Setting> {
+    let path = |link: &Link, name| format!("net/ipv6/conf/{}/{name}", link.name);
+    let has = |link: &Link, name, value| facts.setting(&path(link, name)) == Some(value);
+    let ends =
+        |link: &&Link| link.name != "lo" && has(link, "accept_ra", "1") && has(link, "forwarding", "0");
+    facts.links.iter().filter(ends).map(|link| Setting::new(path(link, "accept_ra"), "2")).collect()
 }
 
 /// Finds node ports that the kernel may use for connections of the node itself.
@@ -201,12 +213,30 @@ mod tests {
     }
 
     #[test]
+    fn router_advertisements_are_kept_before_ipv6_is_forwarded() {
+        let interfaces = [("lo", "1", "0"), ("eth0.5", "1", "0"), ("eth1", "0", "0"), ("eth2", "1", "1")];
+        let mut facts = with_settings(&[("net/ipv4/ip_forward", "0"), ("net/ipv6/conf/all/forwarding", "0")]);
+        for (name, accept_ra, forwarding) in interfaces {
+            for (setting, value) in [("accept_ra", accept_ra), ("forwarding", forwarding)] {
+                facts.settings.insert(format!("net/ipv6/conf/{name}/{setting}"), value.to_owned());
+            }
+            facts.links.push(Link { name: name.to_owned(), ..Link::default() });
+        }
+        let cidr = "fd00::/108".parse().expect("a range");
+        facts.cluster = Some(Cluster { service_cidrs: vec![cidr], ..Cluster::default() });
+        let mends: Vec<String> = findings(&facts).into_iter().map(|finding| finding.mend).collect();
+        let ipv6 = "sysctl -w net.ipv6.conf.eth0/5.accept_ra=2 && sysctl -w net.ipv6.conf.all.forwarding=1";
+        assert_eq!(mends, ["sysctl -w net.ipv4.ip_forward=1", ipv6]);
+    }
+
+    #[test]
     fn node_ports_that_the_node_may_use_itself() {
         let ports = |local, reserved| with_settings(&[(LOCAL_PORTS, local), (RESERVED_PORTS, reserved)]);
         assert_eq!(findings(&ports("32768\t60999", "")), []);
         let found = findings(&ports("1024\t65535", "8080"));
         assert_eq!(codes(&found), [(Code::NodePortsNotReserved, Severity::Warning)]);
-        let fix = Fix::Sysctl { path: RESERVED_PORTS.to_owned(), value: "8080,30000-32767".to_owned() };
+        let setting = Setting::new(RESERVED_PORTS, "8080,30000-32767");
+        let fix = Fix::Sysctl { first: Vec::new(), setting };
         assert_eq!(found[0].fix, Some(fix));
         assert_eq!(findings(&ports("1024\t65535", "8080,30000-32767")), []);
         assert_eq!(findings(&ports("1024\t65535", "30000-31000,31001-32767")), []);

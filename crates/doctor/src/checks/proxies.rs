@@ -159,15 +159,17 @@ fn contained(process: &Containing) -> Finding {
 }
 
 fn two(own: &[&Process], others: &[&Process]) -> Finding {
-    let all = own.iter().chain(others);
+    let all = || own.iter().chain(others);
     let names: Vec<String> =
-        all.map(|process| format!("{} (process {})", process.program, process.pid)).collect();
+        all().map(|process| format!("{} (process {})", process.program, process.pid)).collect();
     let title = format!("{} proxies run on this node: {}", names.len(), names.join(", "));
-    let mend = if others.is_empty() {
-        "stop all but one: systemctl disable --now portolan-proxy, or delete one of the DaemonSets"
-    } else {
-        "kubectl -n kube-system delete daemonset kube-proxy"
-    };
+    let groups: Vec<String> = all().map(|process| format!("/proc/{}/cgroup", process.pid)).collect();
+    // The name of a DaemonSet does not tell which proxy it runs, and the other nodes need its pods.
+    let mend = format!(
+        "find what starts each: cat {}; then on this node keep one: systemctl disable --now UNIT, or exclude this node by the \
+         nodeAffinity of the DaemonSet; do not delete a DaemonSet that other nodes need",
+        groups.join(" ")
+    );
     Finding::new(Code::TwoProxies, Severity::Error, title, mend)
 }
 
@@ -207,8 +209,20 @@ mod tests {
             found[0].title,
             "2 proxies run on this node: Portolan (process 7), kube-proxy (process 5)"
         );
-        let twice = vec![process(5, Program::Portolan), process(7, Program::Portolan)];
-        assert_eq!(codes(&findings(&proxied(vec![own()], twice))), [(Code::TwoProxies, Severity::Error)]);
+    }
+
+    /// The `DaemonSet` kube-proxy may be the one that runs Portolan, and serves the other nodes.
+    #[test]
+    fn the_mend_of_two_proxies_concerns_this_node_only() {
+        let programs = [Program::Portolan, Program::KubeProxy];
+        for (first, second) in programs.iter().flat_map(|first| programs.map(|second| (*first, second))) {
+            let both = vec![process(5, first), process(7, second)];
+            let found = findings(&proxied(vec![own()], both));
+            assert_eq!(codes(&found), [(Code::TwoProxies, Severity::Error)]);
+            let mend = &found[0].mend;
+            assert!(!mend.contains("kubectl") && mend.contains("on this node keep one"), "{mend}");
+            assert!(mend.contains("/proc/5/cgroup") && mend.contains("/proc/7/cgroup"), "{mend}");
+        }
     }
 
     #[test]

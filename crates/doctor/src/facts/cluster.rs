@@ -71,9 +71,9 @@ pub struct Denied {
     pub verb: String,
     /// The resource, such as `endpointslices.discovery.k8s.io`.
     pub resource: String,
-    /// The message of its answer, if the request was made.
+    /// The message of its answer, if the request was made. For a request that the proxy does not need, also what follows.
     pub answer: Option<String>,
-    /// True if the proxy does not follow changes without it.
+    /// True if the proxy does not start or follow changes without it.
     pub needed: bool,
 }
 

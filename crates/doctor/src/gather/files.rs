@@ -17,6 +17,9 @@ const SETTINGS: [&str; 10] = [
     "net/netfilter/nf_conntrack_count",
     "net/netfilter/nf_conntrack_tcp_be_liberal",
 ];
+/// The settings of each interface that the checks read.
+const LINK_SETTINGS: [(&str, &str); 4] =
+    [("ipv4", "rp_filter"), ("ipv4", "forwarding"), ("ipv6", "accept_ra"), ("ipv6", "forwarding")];
 /// Counters of connection tracking of the network namespace of this thread.
 const COUNTERS: &str = "/proc/thread-self/net/stat/nf_conntrack";
 /// Maximum number of clients of a list of the `recent` match. It is set when the module is loaded.
@@ -34,8 +37,7 @@ pub(super) fn kernel(host: &Host) -> Option<KernelVersion> {
 
 /// Reads the settings of the namespace, and those of each interface of `facts`.
 pub(super) fn settings(host: &Host, facts: &mut Facts) {
-    let of_link =
-        |link: &Link| ["rp_filter", "forwarding"].map(|name| format!("net/ipv4/conf/{}/{name}", link.name));
+    let of_link = |link: &Link| LINK_SETTINGS.map(|(of, name)| format!("net/{of}/conf/{}/{name}", link.name));
     let of_links = facts.links.iter().flat_map(of_link);
     let paths: Vec<String> = SETTINGS.iter().map(|&path| path.to_owned()).chain(of_links).collect();
     for path in paths {
@@ -133,6 +135,8 @@ mod tests {
         };
         write("proc/sys/net/ipv4/ip_forward", "0\n");
         write("proc/sys/net/ipv4/conf/eth0.5/rp_filter", "1\n");
+        write("proc/sys/net/ipv6/conf/eth0.5/accept_ra", "1\n");
+        write("proc/sys/net/ipv6/conf/eth0.5/forwarding", "0\n");
         write("proc/sys/kernel/osrelease", "6.1.0-18-amd64\n");
         let host = Host::below(folder.path());
         let links = vec![Link { name: "eth0.5".to_owned(), ..Link::default() }];
@@ -140,7 +144,8 @@ mod tests {
         settings(&host, &mut facts);
         assert_eq!(facts.setting("net/ipv4/ip_forward"), Some("0"));
         assert_eq!(facts.number("net/ipv4/conf/eth0.5/rp_filter"), Some(1));
-        assert_eq!(facts.settings.len(), 2);
+        assert_eq!(facts.number("net/ipv6/conf/eth0.5/accept_ra"), Some(1));
+        assert_eq!(facts.settings.len(), 4);
         assert_eq!(kernel(&host), Some(KernelVersion(6, 1)));
         assert!(!has_ipvs(&host) && conntrack(&host).is_none());
     }

@@ -1,5 +1,7 @@
 //! What the Catalog keeps of the objects, for reports: enough to build an equal Catalog from it.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -88,6 +90,11 @@ impl Catalog {
     /// Returns where this node reaches the API server, as set by [`Catalog::set_api_server`].
     pub const fn api_server(&self) -> &ApiServer {
         &self.api_server
+    }
+
+    /// Returns the addresses and TCP ports of the endpoints that are set aside, as set by [`Catalog::set_aside`].
+    pub const fn aside(&self) -> &BTreeSet<SocketAddr> {
+        &self.aside.sockets
     }
 
     fn kept<'a>(&'a self, record: &'a SliceRecord) -> Option<KeptSlice<'a>> {

@@ -269,6 +269,7 @@ fn health_checks_count_distinct_local_ready_addresses() {
     let remote = json!({ "addresses": ["10.0.0.4"], "nodeName": "n2" });
     catalog.apply(slice("s1", "web", "TCP", json!([ready("10.0.0.1"), ready("10.0.0.2"), leaving, remote])));
     catalog.apply(slice("s2", "web", "UDP", json!([ready("10.0.0.1")])));
+    assert_eq!(Family::BOTH.map(|family| catalog.health_check_ports(family)), [vec![31000], vec![]]);
     let check = HealthCheck { port: 31000, local_ready: PerFamily { ipv4: Some(2), ipv6: None } };
     let changes = catalog.take_changes();
     assert_eq!(changes.health_checks, [HealthCheckChange { key: key("web"), old: None, new: Some(check) }]);

@@ -10,6 +10,7 @@ use portolan_node::config::{Configuration, Mode};
 use tokio::sync::watch;
 
 use super::Agent;
+use crate::packets::Configured;
 use crate::recording;
 
 /// How long to wait before connections are observed again after that has failed.
@@ -104,6 +105,13 @@ impl Agent {
         }
         self.metrics.endpoints_aside(self.catalog.aside_count());
         self.hand_over();
+    }
+}
+
+impl Configured {
+    /// Returns true if an agent with this configuration sets endpoints aside while connections to them fail.
+    pub fn sets_aside(&self) -> bool {
+        self.configuration().portolan.passive_health_checks && is_of_kernel(self.configuration())
     }
 }
 

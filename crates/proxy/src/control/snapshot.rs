@@ -67,6 +67,7 @@ fn document(
             families: families.iter().map(|family| family.name().to_owned()).collect(),
         },
         api_server: ApiServer::from(catalog.api_server()),
+        set_aside: catalog.aside().clone(),
         objects: Objects { catalog, node },
         history: History { limit: history.limit(), total: history.total(), records: Records(history) },
         kernel: portolan_snapshot::Kernel::default(),

@@ -169,7 +169,7 @@ fn a_commit_says_what_was_written_or_why_not() {
         ..Commit::default()
     };
     assert_eq!(of_report(&report), Entry::Commit(want.clone()));
-    let error = portolan_engine::Error::Contended { mode: "iptables", attempts: 3 };
+    let error = portolan_engine::Error::Contended { mode: "iptables", attempts: 3, is_unchanged: false };
     let text = error.to_string();
     report.outcome = Err(error);
     let failed =
