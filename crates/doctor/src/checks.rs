@@ -14,6 +14,7 @@ use crate::facts::Facts;
 use crate::finding::Finding;
 
 pub use affinity::full_lists;
+pub use cluster::code_of;
 pub use proxies::{mode, tried_mode};
 
 pub use crate::facts::Mode;

@@ -1,5 +1,7 @@
 //! Executes the mends that are safe (`--fix`), each once, and says what was done.
 
+use std::io::ErrorKind;
+
 use portolan_node::sysctl::Host;
 use serde::Serialize;
 
@@ -63,7 +65,11 @@ fn one(host: &Host, fix: &Fix, remove: RemoveLeftovers<'_>) -> Result<String, St
             for Setting { path, value } in first.iter().chain([setting]) {
                 let file = format!("/proc/sys/{path}");
                 before = host.read(&file).unwrap_or_default();
-                host.write(&file, value).map_err(|error| format!("{fix}: {}: {error}", sysctl_name(path)))?;
+                match host.write(&file, value) {
+                    // The interface is gone.
+                    Err(error) if error.kind() == ErrorKind::NotFound && *path != setting.path => {}
+                    written => written.map_err(|error| format!("{fix}: {}: {error}", sysctl_name(path)))?,
+                }
             }
             Ok(format!("{fix} (was {before:?}; write it to /etc/sysctl.d to keep it after a restart)"))
         }
@@ -124,7 +130,12 @@ mod tests {
         std::fs::write(file(&last), "1").expect("a file");
         let host = Host::below(folder.path());
         let fix = || execute(&host, std::slice::from_ref(&finding), &|| Ok(String::new()), false);
+        // A folder cannot be written.
+        std::fs::create_dir(file(&settings[0])).expect("a folder");
         assert_eq!((fix()[0].outcome, text(&last)), (FixState::Failed, "1".to_owned()));
+        std::fs::remove_dir(file(&settings[0])).expect("a folder");
+        // The interface is gone.
+        assert_eq!((fix()[0].outcome, text(&last)), (FixState::Done, "2".to_owned()));
         std::fs::write(file(&settings[0]), "1").expect("a file");
         assert_eq!(fix()[0].outcome, FixState::Done);
         assert_eq!(settings.each_ref().map(text), ["2", "2"]);

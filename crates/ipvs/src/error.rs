@@ -1,5 +1,7 @@
 //! The errors of this data plane.
 
+use std::io::ErrorKind;
+
 use portolan_model::IpvsScheduler;
 use portolan_sock::{Errno, SocketError};
 
@@ -109,14 +111,27 @@ impl Error {
             if *errno == EACCES || *errno == EINVAL || *errno == EADDRNOTAVAIL || *errno >= OF_SETS)
     }
 
-    /// Returns true if programs of iptables are missing, lack permissions, or refuse their work. It is not known whether they would
-    /// succeed later. A lock that another program holds is no such error.
+    /// Returns true if programs of iptables are missing, lack permissions, or refuse their work. A lock that another program holds is
+    /// no such error.
     pub(super) const fn is_of_programs(&self) -> bool {
         use portolan_iptables::Error as Of;
         matches!(
             self,
             Self::NoPrograms | Self::Rules(Of::Start { .. } | Of::LockFile { .. } | Of::Failed { .. })
         )
+    }
+
+    /// Returns true for those of [`Self::is_of_programs`] that another attempt does not mend. A program that refuses its work may lack
+    /// permissions, or memory for a moment.
+    pub(super) fn is_lasting(&self) -> bool {
+        use portolan_iptables::Error as Of;
+        match self {
+            Self::NoPrograms | Self::Rules(Of::LockFile { .. }) => true,
+            Self::Rules(Of::Start { source, .. }) => {
+                matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn socket(what: &'static str) -> impl Fn(SocketError) -> Self {

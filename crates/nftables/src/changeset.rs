@@ -26,7 +26,7 @@ pub(crate) struct Operation<'a> {
     pub(crate) key: &'a [u8],
     /// Empty if the key is not an interval.
     pub(crate) key_end: &'a [u8],
-    /// Empty for a set. In a deletion, the value of a frontend of ours, which is not written; empty for other elements.
+    /// Empty for a set. In a deletion, the former value if it is known, which is not written.
     pub(crate) data: &'a [u8],
     /// Empty if there is no comment.
     pub(crate) comment: &'a str,
@@ -81,14 +81,14 @@ impl Changeset {
             match (old.peek(), new.peek()) {
                 (Some(&before), Some(&after)) if place(before) == place(after) => {
                     if before.data != after.data {
-                        self.remove(before);
+                        self.remove_known(before);
                         self.add(after, comment_for(after.set, comment));
                     }
                     old.next();
                     new.next();
                 }
                 (Some(&before), after) if after.is_none_or(|after| place(before) < place(after)) => {
-                    self.remove(before);
+                    self.remove_known(before);
                     old.next();
                 }
                 (_, Some(&after)) => {
@@ -110,9 +110,14 @@ impl Changeset {
         self.operations(self.additions.get(set.index()))
     }
 
+    /// Deletes an element, whatever its data is in the kernel.
     pub(crate) fn remove(&mut self, element: &Element) {
-        let is_frontend = matches!(element.set, Set::Services | Set::NodePorts);
-        let data = if is_frontend { element.data.as_slice() } else { &[] };
+        self.delete(element.set, &element.key, element.key_end.as_ref());
+    }
+
+    /// Deletes an element that has this data in the kernel.
+    fn remove_known(&mut self, element: &Element) {
+        let data = element.data.as_slice();
         self.delete_with(element.set, &element.key, element.key_end.as_ref(), data);
     }
 

@@ -44,7 +44,7 @@
 //! - so are those of a Service port whose frontends pass to another one.
 //!
 //! An endpoint that goes needs no order as long as others stay: the rules look up another one then. A comparison writes chains and
-//! elements in one transaction.
+//! elements in one transaction, and does not know to which Service port a frontend has led.
 //!
 //! Nothing waits between transactions. A packet that stays between its hooks while two are committed meets neither: another program
 //! holds it (`NFQUEUE`), or the processor that handles it is paused, as a virtual one may be.

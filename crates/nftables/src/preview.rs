@@ -195,7 +195,7 @@ impl Lines {
             // Writing to a String cannot fail.
             let _ = write!(text, " comment \"{}\"", operation.comment);
         }
-        if !operation.data.is_empty() {
+        if verb == "add" && !operation.data.is_empty() {
             let _ = write!(text, " : {}", values(family, data_fields, operation.data).join(" . "));
         }
         self.add(verb, "element", &format!("{} {{ {text} }}", set.name()));

@@ -15,7 +15,7 @@ mod leftovers;
 mod memory;
 mod node;
 mod objects;
-mod passive;
+pub(crate) mod passive;
 mod periods;
 mod programs;
 mod refusals;

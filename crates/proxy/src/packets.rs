@@ -30,6 +30,7 @@ use portolan_status::AgentState;
 use portolan_watch::{ClientSettings, Peers};
 
 use super::agent::api_server::places;
+use super::agent::passive::is_of_kernel;
 use super::modes::DefaultMode;
 use super::options::{Loaded, ProxyOptions};
 use super::{configured_client, modes, settings};
@@ -97,6 +98,11 @@ impl Configured {
     /// Returns the configuration.
     pub(crate) const fn configuration(&self) -> &Configuration {
         &self.loaded.configuration
+    }
+
+    /// Returns true if an agent with this configuration sets endpoints aside while connections to them fail.
+    pub fn sets_aside(&self) -> bool {
+        self.configuration().portolan.passive_health_checks && is_of_kernel(self.configuration())
     }
 
     /// Returns the warnings about the flags and the file.

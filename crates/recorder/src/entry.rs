@@ -102,7 +102,8 @@ pub struct Commit {
     pub family: String,
     /// The mode of the data plane.
     pub mode: String,
-    /// `commit`, `replacement` or `collection`.
+    /// `commit`, `during-comparison`, `replacement`, `collection`, or `put-off` for a periodic comparison that other programs have
+    /// disturbed.
     pub step: String,
     /// Why everything was compared. `None` if only changes were written.
     pub reason: Option<String>,

@@ -105,12 +105,14 @@ impl UnixSocket {
             }
             Ok(_) => {}
         }
+        let is_of_root = fs::symlink_metadata(path).is_ok_and(|file| file.uid() == 0);
         match connect(path) {
             // With a full backlog the kernel asks to try again.
             Ok(()) | Err(Errno::AGAIN) => Err(UnixSocketError::InUse(path.to_owned())),
             Err(Errno::CONNREFUSED) => Ok(true),
-            // Another user's, such as one that root has left. The kernel does not say then whether a process listens.
-            Err(Errno::ACCESS) => match is_listened_on(path) {
+            // One that root has left. The kernel does not say then whether a process listens. A listener in another network
+            // namespace is not found.
+            Err(Errno::ACCESS) if is_of_root => match is_listened_on(path) {
                 Ok(true) => Err(UnixSocketError::InUse(path.to_owned())),
                 Ok(false) => Ok(true),
                 Err(_) => Err(failed("connect to the former", Errno::ACCESS.into())),
@@ -243,7 +245,9 @@ fn listening_path(line: &[u8]) -> Option<&Path> {
         rest = after;
     }
     // One space is between the last field and the path.
-    let path = rest.get(1..).filter(|path| !path.is_empty() && flags == LISTENING)?;
+    // A name in the abstract namespace begins with `@`, and belongs to no file.
+    let is_path = |path: &&[u8]| !path.is_empty() && !path.starts_with(b"@") && flags == LISTENING;
+    let path = rest.get(1..).filter(is_path)?;
     Some(Path::new(OsStr::from_bytes(path)))
 }
 

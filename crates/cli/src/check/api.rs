@@ -1,6 +1,7 @@
 //! What the API server answered, as items of the report.
 
 use portolan_doctor::Code;
+use portolan_doctor::checks::code_of;
 use portolan_doctor::facts::Denied;
 use portolan_proxy::preflight::{CheckResult, Item, Part};
 
@@ -14,11 +15,12 @@ pub(super) fn items(asked: &Asked) -> Vec<Item> {
         let text = format!("the API server has no {resource}: is it that of a cluster?");
         items.push(item(CheckResult::Failure, text));
     }
-    for Denied { verb, resource, answer, needed } in &asked.api.denied {
+    for denied in &asked.api.denied {
+        let Denied { verb, resource, answer, needed } = denied;
         let answer = answer.as_ref().map_or_else(String::new, |answer| format!(" ({answer})"));
         let outcome = if *needed { CheckResult::Failure } else { CheckResult::Warning };
         let text = format!("the API server does not permit: {verb} {resource}{answer}");
-        items.push(item(outcome, text).with_mend(Code::ApiDenied.usual_mend()));
+        items.push(item(outcome, text).with_mend(code_of(denied).usual_mend()));
     }
     for denied in &asked.api.denied_writes {
         let text = format!("the API server does not permit: {denied}");

@@ -14,10 +14,11 @@ pub(super) async fn terminates() -> Infallible {
     }
     match signal(SignalKind::hangup()) {
         Ok(mut hangup) => {
-            while hangup.recv().await.is_some() {
-                if let Err(error) = kill_process(getpid(), Signal::TERM) {
-                    tracing::warn!(%error, "SIGHUP does not end the process; send SIGTERM");
-                }
+            // Once: a second SIGTERM would end the process at once, and a closed terminal may send SIGHUP twice.
+            if hangup.recv().await.is_some()
+                && let Err(error) = kill_process(getpid(), Signal::TERM)
+            {
+                tracing::warn!(%error, "SIGHUP does not end the process; send SIGTERM");
             }
         }
         Err(error) => tracing::warn!(%error, "SIGHUP ends the process without an end of its work"),

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use portolan_node::metrics::{BuildInfo, ProxyMetrics};
+use portolan_model::Family;
+use portolan_node::metrics::{BuildInfo, IptablesMeasures, ProxyMetrics};
 use serde_json::{Value, json};
 
 use crate::files::{self, one_yaml, read, run, tool};
@@ -259,6 +260,8 @@ fn counters_begin_with_zero() {
     const LABELS_OF_REQUESTS: &str = "rest_client_requests_total";
     let metrics = ProxyMetrics::new(BuildInfo::of_version("v1.36.0")).with_process();
     metrics.mode("nftables", "configured", "nftables");
+    // In the iptables mode, the first load shows these.
+    metrics.iptables(Family::Ipv4, &IptablesMeasures::default());
     let page = metrics.page();
     let mut counters = BTreeSet::new();
     for (_, expression) in alerts().into_iter().chain(panels()) {

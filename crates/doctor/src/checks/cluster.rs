@@ -10,8 +10,7 @@ use crate::finding::{Code, Finding, Severity};
 
 /// Largest difference of clocks, in seconds, that is not reported.
 const SKEW: u64 = 30;
-/// Difference from which certificates and tokens that were just made are refused: the API server dates certificates five
-/// minutes back.
+/// Difference from which certificates and tokens that were just made are refused: Kubernetes dates certificates five minutes back.
 const SKEW_OF_CERTIFICATES: u64 = 300;
 /// The collection that the proxy watches and does not need.
 const SERVICE_CIDRS: &str = "servicecidrs";
@@ -76,7 +75,8 @@ fn denied(api: &Api, code: Code, severity: Severity) -> Option<Finding> {
     Some(Finding::new(code, severity, title, mend))
 }
 
-fn code_of(denied: &Denied) -> Code {
+/// Returns the code of the finding about a denied request.
+pub fn code_of(denied: &Denied) -> Code {
     match denied {
         Denied { needed: true, .. } => Code::ApiDenied,
         Denied { resource, .. } if resource == SERVICE_CIDRS => Code::ServiceCidrsDenied,

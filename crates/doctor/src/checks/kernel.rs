@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use portolan_model::Family;
 
 use super::proxies::{mode, named_mode, tried_mode};
-use crate::facts::{Facts, KernelVersion, Lack, Link, Mode};
+use crate::facts::{Facts, KernelVersion, Lack, Link, Mode, Role};
 use crate::finding::{Code, Finding, Setting, Severity};
 
 /// The oldest kernel for the nftables mode: catch-all elements of sets.
@@ -95,12 +95,18 @@ fn forwarding(facts: &Facts, family: Family) -> Option<Finding> {
 }
 
 /// Returns the settings with which interfaces go on accepting router advertisements. A host that forwards ignores them with
-/// `accept_ra` 1, and loses its IPv6 addresses and default route.
+/// `accept_ra` 1, and loses its IPv6 addresses and default route. Interfaces of pods and containers are left out: their router
+/// advertisements are not to be trusted.
 fn kept_advertisements(facts: &Facts) -> Vec<Setting> {
     let path = |link: &Link, name| format!("net/ipv6/conf/{}/{name}", link.name);
     let has = |link: &Link, name, value| facts.setting(&path(link, name)) == Some(value);
+    let leads_outside = |link: &Link| match link.role(&facts.links) {
+        Role::Uplink => true,
+        Role::None => link.name != "lo" && !link.is_of_others(),
+        Role::Pods | Role::Tunnel => false,
+    };
     let ends =
-        |link: &&Link| link.name != "lo" && has(link, "accept_ra", "1") && has(link, "forwarding", "0");
+        |link: &&Link| leads_outside(link) && has(link, "accept_ra", "1") && has(link, "forwarding", "0");
     facts.links.iter().filter(ends).map(|link| Setting::new(path(link, "accept_ra"), "2")).collect()
 }
 

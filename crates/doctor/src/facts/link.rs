@@ -70,7 +70,7 @@ impl Link {
     }
 
     /// Returns true for interfaces of Docker, Podman, LXC and libvirt, and for the device of the IPVS mode.
-    fn is_of_others(&self) -> bool {
+    pub(crate) fn is_of_others(&self) -> bool {
         let is_network_of_docker = self
             .name
             .strip_prefix("br-")

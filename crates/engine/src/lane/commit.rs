@@ -59,7 +59,10 @@ impl Lane {
         } else {
             self.back_off();
         }
-        self.keep(&report, ended);
+        // What is put off has not failed.
+        if report.step != Step::PutOff {
+            self.keep(&report, ended);
+        }
         report
     }
 

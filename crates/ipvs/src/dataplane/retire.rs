@@ -27,6 +27,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How often sets may be found in use before the removal goes on without them. There are at most a hundred attempts in a
 /// second, and a busy node may take seconds to release a set.
 const PATIENCE: u32 = 2000;
+/// How often programs of iptables may fail for a reason that may pass. The attempts take some seconds.
+const FAILURES: u32 = 5;
 
 /// The progress of a retirement: another mode is active, and connections of this one drain.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub(super) struct Retiring {
     sets: VecDeque<Set>,
     /// How often a set may still be found in use. A rule of another program may refer to one for good.
     patience: u32,
+    /// How often programs of iptables may still fail for a reason that may pass.
+    failures: u32,
     older_rules: OlderRules,
 }
 
@@ -72,8 +76,22 @@ impl Default for Retiring {
             has_guards: false,
             sets,
             patience: PATIENCE,
+            failures: FAILURES,
             older_rules: OlderRules::Removed,
         }
+    }
+}
+
+impl Retiring {
+    /// Returns true if the retirement goes on without the programs of iptables after this error. One that may pass is tried again a few
+    /// times before.
+    fn goes_on_without_programs(&mut self, error: &Error) -> bool {
+        if !error.is_of_programs() {
+            return false;
+        }
+        let may_pass = !error.is_lasting() && self.failures > 0;
+        self.failures = self.failures.saturating_sub(may_pass.into());
+        !may_pass
     }
 }
 
@@ -90,7 +108,7 @@ impl Ipvs {
         }
         let drains = takeover.elapsed < self.options.drain;
         if retiring.has_rules {
-            retiring.has_guards = drains && self.guard(takeover)?;
+            retiring.has_guards = drains && self.guard(takeover, retiring)?;
             self.remove_rules(takeover.kept, retiring.has_guards, retiring)?;
             retiring.has_rules = false;
             if retiring.has_guards {
@@ -135,8 +153,8 @@ impl Ipvs {
             tracing::warn!(
                 %family,
                 set = set.name(family),
-                "rules that this process cannot remove refer to ipsets of the former ipvs mode, which stay without members: remove \
-                 the rules that `{save} | grep -e KUBE- -e PORTOLAN-` lists on the node, or restart the node"
+                "rules of iptables-legacy or of another program refer to ipsets of the former ipvs mode, which stay without members: \
+                 remove the rules that `{save} | grep -e KUBE- -e PORTOLAN-` lists on the node, or restart the node"
             );
         }
         Ok(())
@@ -180,7 +198,7 @@ impl Ipvs {
 
     /// Puts the guards in the place of the rules of their chains, if the device has addresses. Returns true if they are there. If they
     /// cannot be written, the retirement goes on without them.
-    fn guard(&mut self, takeover: &Takeover<'_>) -> Result<bool, Error> {
+    fn guard(&mut self, takeover: &Takeover<'_>, retiring: &mut Retiring) -> Result<bool, Error> {
         let Some(device) = self.kernel.device()? else { return Ok(false) };
         let addresses = self.kernel.addresses(device)?;
         let noted = self.kernel.owners(&self.options.exclude)?.noted;
@@ -192,7 +210,7 @@ impl Ipvs {
         let rules = Rules::of_guards(takeover.table.settings());
         let write = |present| self.restore(&rules.restore(&present, Part::Before));
         match self.present_rules().and_then(write) {
-            Err(error) if error.is_of_programs() => {
+            Err(error) if retiring.goes_on_without_programs(&error) => {
                 tracing::warn!(%error, "connections of this node to addresses of Services may fail until the former ones have ended");
                 Ok(false)
             }
@@ -230,7 +248,7 @@ impl Ipvs {
         // The guards are written by programs, and so are chains that an active mode claims. So another attempt may succeed.
         let needs_programs = has_guards || kept.is_some();
         let present = match self.present_rules() {
-            Err(error) if error.is_of_programs() && !needs_programs => {
+            Err(error) if !needs_programs && retiring.goes_on_without_programs(&error) => {
                 return self.remove_rules_over_netlink(&error, retiring);
             }
             present => present?,
@@ -254,7 +272,9 @@ impl Ipvs {
     fn remove_rules_over_netlink(&mut self, error: &Error, retiring: &mut Retiring) -> Result<(), Error> {
         let family = self.desired.settings().family;
         tracing::info!(%family, %error, "the rules of the former ipvs mode are removed over netlink");
-        retiring.older_rules = OlderRules::Unknown;
+        if retiring.older_rules == OlderRules::Removed {
+            retiring.older_rules = OlderRules::Unknown;
+        }
         for chain in self.kernel.remove_rules()? {
             warn_of_held(&chain);
         }

@@ -12,7 +12,7 @@ use portolan_wire::nftables::{
     Transaction,
 };
 
-use super::support::{every_kind, in_namespace, nft, programmed, settings};
+use super::support::{cluster_ip, every_kind, gone, in_namespace, nft, programmed, put, settings};
 use super::table::Table;
 
 /// A cluster IP that no Service has.
@@ -22,9 +22,9 @@ const STRAY: [u8; 4] = [10, 99, 9, 9];
 const COMPARISONS: usize = 60;
 const MOST_COMPARISONS: usize = 10 * COMPARISONS;
 
-/// Commits to a table of its own and alternately adds an element to our table and deletes it, until `stop` is set.
-/// Returns the number of commits.
-fn disturb(stop: &AtomicBool) -> usize {
+/// Commits to a table of its own, and alternately adds an element to our table and deletes it if `ours` is true, until `stop` is
+/// set. Returns the number of commits.
+fn disturb(stop: &AtomicBool, ours: bool) -> usize {
     let mut socket = Socket::open(Protocol::Netfilter).unwrap();
     let mut commit = |write: &dyn Fn(&mut Transaction)| {
         let mut transaction = Transaction::begin(socket.next_sequence(10), None);
@@ -44,7 +44,7 @@ fn disturb(stop: &AtomicBool) -> usize {
             transaction.flush_chain(WireFamily::IPV4, foreign, "mine");
         })
         .unwrap();
-        for operation in [ElementsOperation::Add, ElementsOperation::Delete] {
+        for operation in [ElementsOperation::Add, ElementsOperation::Delete].into_iter().filter(|_| ours) {
             // The data plane may have deleted it already, and there may be no table.
             let _ = commit(&|transaction| {
                 let mut writer = transaction.elements(operation, WireFamily::IPV4, "portolan", "cluster-ips");
@@ -72,7 +72,7 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
         let table = Table::read(Family::Ipv4);
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            let other = scope.spawn(|| disturb(&stop));
+            let other = scope.spawn(|| disturb(&stop, true));
             let stop_at_end = Stop(&stop);
             let mut outcomes = [0, 0];
             for attempt in 0..MOST_COMPARISONS {
@@ -101,13 +101,48 @@ fn a_comparison_among_foreign_commits_succeeds_or_gives_up_and_never_corrupts() 
     });
 }
 
+/// A comparison that gives up says whether the data plane is as before it.
+#[test]
+fn a_comparison_that_gives_up_without_a_change_has_changed_nothing() {
+    in_namespace(|| {
+        let mut nftables = programmed(settings(Family::Ipv4), &every_kind(Family::Ipv4));
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let other = scope.spawn(|| disturb(&stop, false));
+            let stop_at_end = Stop(&stop);
+            for round in 0..10 {
+                nftables.mark_unknown();
+                match nftables.resync() {
+                    Ok(commit) => assert_eq!((commit.elements, commit.objects), (0, 0), "round {round}"),
+                    Err(Error::Contended { is_unchanged, .. }) => assert!(is_unchanged, "round {round}"),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let change = put("new", cluster_ip(Family::Ipv4, 9, [1]));
+            for round in 0..10 {
+                let change = if round % 2 == 0 { change.clone() } else { gone(&change) };
+                match nftables.compare(&[change]) {
+                    Ok(commit) => assert!(commit.elements > 0, "round {round}"),
+                    Err(Error::Contended { is_unchanged, .. }) => {
+                        assert!(!is_unchanged, "round {round}");
+                        break;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            drop(stop_at_end);
+            other.join().unwrap();
+        });
+    });
+}
+
 /// An agent that changes to this mode probes while its present mode still commits.
 #[test]
 fn a_probe_among_foreign_commits_succeeds_or_gives_up() {
     in_namespace(|| {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
-            let other = scope.spawn(|| disturb(&stop));
+            let other = scope.spawn(|| disturb(&stop, true));
             let stop_at_end = Stop(&stop);
             let mut outcomes = [0, 0];
             for _ in 0..200 {

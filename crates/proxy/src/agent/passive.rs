@@ -10,7 +10,6 @@ use portolan_node::config::{Configuration, Mode};
 use tokio::sync::watch;
 
 use super::Agent;
-use crate::packets::Configured;
 use crate::recording;
 
 /// How long to wait before connections are observed again after that has failed.
@@ -108,15 +107,8 @@ impl Agent {
     }
 }
 
-impl Configured {
-    /// Returns true if an agent with this configuration sets endpoints aside while connections to them fail.
-    pub fn sets_aside(&self) -> bool {
-        self.configuration().portolan.passive_health_checks && is_of_kernel(self.configuration())
-    }
-}
-
 /// Returns true in the modes in which the kernel connects clients with endpoints, as conntrack shows.
-fn is_of_kernel(configuration: &Configuration) -> bool {
+pub(crate) fn is_of_kernel(configuration: &Configuration) -> bool {
     configuration.mode_or_default() != Mode::Userspace
 }
 

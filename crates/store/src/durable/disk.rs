@@ -241,7 +241,10 @@ fn content(mut file: &File) -> Vec<u8> {
 /// Gives a file that root has created to the owner of its folder, because the server may run as that user.
 pub(super) fn inherit_owner(file: &File, path: &Path) {
     let Some(Ok(folder)) = path.parent().map(fs::metadata) else { return };
-    if folder.uid() != 0 && file.metadata().is_ok_and(|found| found.uid() == 0) {
+    let (Ok(found), Ok(named)) = (file.metadata(), fs::symlink_metadata(path)) else { return };
+    // The owner of the folder may have put a link to a file of root there.
+    let is_itself = (found.dev(), found.ino()) == (named.dev(), named.ino()) && found.nlink() == 1;
+    if folder.uid() != 0 && found.uid() == 0 && is_itself {
         // Without the permission the server says that it cannot open the file.
         let _ = fchown(file, Some(folder.uid()), Some(folder.gid()));
     }

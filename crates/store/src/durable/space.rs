@@ -13,7 +13,8 @@ use std::{
 };
 
 use rustix::{
-    fs::{FallocateFlags, StatVfs, fallocate, statvfs},
+    fs::{FallocateFlags, OFlags, StatVfs, fallocate, statvfs},
+    io::Errno,
     process::geteuid,
 };
 
@@ -104,15 +105,16 @@ impl Space {
     }
 
     /// Allocates as much of the reserve as fits. Returns false if the disk has no space for all of it. If the reserve
-    /// cannot be made for another reason, there is none: that is no reason to refuse writes.
+    /// cannot be made for a reason that lasts, there is none: that is no reason to refuse writes.
     pub(super) fn restore(&mut self) -> bool {
         match self.grow() {
             Ok(is_whole) => is_whole,
-            Err(error) if is_full(&error) => false,
-            Err(error) => {
+            Err(error) if is_lasting(&error) => {
                 self.log_lack(&error);
                 true
             }
+            // Of a full disk, or of something that passes: it is tried again.
+            Err(_) => false,
         }
     }
 
@@ -129,7 +131,7 @@ impl Space {
     /// Gives the reserve back to the disk.
     pub(super) fn release(&self) {
         // Without a file there is nothing to release.
-        if let Ok(file) = OpenOptions::new().write(true).open(self.path())
+        if let Ok(file) = options().write(true).open(self.path())
             && let Err(error) = file.set_len(0)
         {
             tracing::warn!(%error, "the reserve on the disk cannot be given back");
@@ -143,7 +145,7 @@ impl Space {
 
     /// Returns how many bytes the reserve and the space beside it lack.
     pub(super) fn missing(&self) -> u64 {
-        let held = OpenOptions::new().read(true).open(self.path()).and_then(|file| holds(&file)).unwrap_or(0);
+        let held = options().read(true).open(self.path()).and_then(|file| holds(&file)).unwrap_or(0);
         RESERVE.saturating_add(HEADROOM).saturating_sub(held.min(RESERVE)).saturating_sub(self.available())
     }
 
@@ -194,7 +196,7 @@ impl Space {
     /// Opens the file, which has no content. Replaces one that this user may not open, such as one that root has made.
     fn open(&self) -> io::Result<File> {
         let path = self.path();
-        let mut options = OpenOptions::new();
+        let mut options = options();
         options.write(true).create(true).truncate(false).mode(0o600);
         let file = options.open(&path).or_else(|error| {
             let may_replace =
@@ -226,6 +228,20 @@ fn free(folder: &Path, reserved: bool) -> Option<u64> {
 fn free_bytes(found: &StatVfs, reserved: bool) -> Option<u64> {
     let blocks = if reserved { found.f_bfree } else { found.f_bavail };
     (found.f_blocks > 0).then(|| blocks.saturating_mul(found.f_frsize))
+}
+
+/// Returns options that follow no link: the owner of the folder could lead root to another file.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+/// Returns true if an error of opening the file comes again until an operator mends it.
+fn is_lasting(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
+    matches!(error.kind(), IsADirectory | NotFound | PermissionDenied | ReadOnlyFilesystem)
+        || Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
 /// Returns true if an error says that the disk or the quota is full.

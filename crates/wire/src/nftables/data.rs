@@ -215,8 +215,8 @@ impl<'a> DataRef<'a> {
     }
 }
 
-/// In place of a chain's name that is not UTF-8. No chain of ours has it.
-const NOT_TEXT: &str = "\u{fffd}";
+/// In place of a name that is not UTF-8. No object of ours has it.
+pub(super) const NOT_TEXT: &str = "\u{fffd}";
 
 fn decode_verdict<'a>(attribute: &Attribute<'a>) -> Result<Verdict<&'a str>, DecodeError> {
     let map = attribute.nested("nf_tables verdict").by_kind::<3>()?;

@@ -1,7 +1,7 @@
 //! Elements of sets and maps. They make up most of the bytes, so neither writing nor reading allocates for each
 //! element.
 
-use super::data::NFTA_DATA_VALUE;
+use super::data::{NFTA_DATA_VALUE, NOT_TEXT};
 use super::expr::{Counter, Expr};
 use super::rule::decode_expressions;
 use super::{Data, DataRef, LIST_ELEMENT, kind, operation};
@@ -297,8 +297,8 @@ impl<'a> ElementList<'a> {
         let elements = map.get(NFTA_SET_ELEM_LIST_ELEMENTS).map(|list| list.nested(LIST));
         Ok(Self {
             family,
-            table: map.required(NFTA_SET_ELEM_LIST_TABLE)?.text()?,
-            set: map.required(NFTA_SET_ELEM_LIST_SET)?.text()?,
+            table: map.required(NFTA_SET_ELEM_LIST_TABLE)?.text().unwrap_or(NOT_TEXT),
+            set: map.required(NFTA_SET_ELEM_LIST_SET)?.text().unwrap_or(NOT_TEXT),
             elements: elements.unwrap_or(Attributes::new(LIST, &[], 0)),
         })
     }
