@@ -121,14 +121,17 @@ impl Error {
         )
     }
 
-    /// Returns true for those of [`Self::is_of_programs`] that another attempt does not mend. A program that refuses its work may lack
-    /// permissions, or memory for a moment.
+    /// Returns true for those of [`Self::is_of_programs`] that another attempt does not mend. A program that fails without a word about
+    /// permissions may have lacked memory for a moment.
     pub(super) fn is_lasting(&self) -> bool {
         use portolan_iptables::Error as Of;
         match self {
             Self::NoPrograms | Self::Rules(Of::LockFile { .. }) => true,
             Self::Rules(Of::Start { source, .. }) => {
                 matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+            }
+            Self::Rules(Of::Failed { message, .. }) => {
+                ["Permission denied", "Operation not permitted"].iter().any(|text| message.contains(text))
             }
             _ => false,
         }
