@@ -150,21 +150,22 @@ mod tests {
         let first = api.blocking().apply(service("NodePort", 1..120, "p")).unwrap();
         let object: Value = serde_json::from_slice(&first.object).unwrap();
         let port = object["spec"]["ports"][0]["nodePort"].to_string();
+        // These two are in the static band, of which no port is chosen.
         let later = Later {
             service: "default/a".into(),
-            ports: vec![port.clone().into(), "30999".into(), "31000".into()],
+            ports: vec![port.clone().into(), "30001".into(), "30002".into()],
         };
-        let mine = crate::port_draft(31_000, &ServiceKey::new("default", "a"));
-        let other = crate::port_draft(30_999, &ServiceKey::new("default", "b"));
+        let mine = crate::port_draft(30_002, &ServiceKey::new("default", "a"));
+        let other = crate::port_draft(30_001, &ServiceKey::new("default", "b"));
         for draft in [mine, other] {
             let put = Transaction::put(Resource::NodePort, draft, None);
             store.commit(put).now_or_never().unwrap().unwrap();
         }
         api.release_later(&later).now_or_never().unwrap();
         let has = |key: &str| store.get(Resource::NodePort, key).is_some();
-        assert_eq!([has(&port), has("30999"), has("31000")], [true, true, false]);
+        assert_eq!([has(&port), has("30001"), has("30002")], [true, true, false]);
         // The Service has changed since the transaction was made.
-        let mine = crate::port_draft(31_000, &ServiceKey::new("default", "a"));
+        let mine = crate::port_draft(30_002, &ServiceKey::new("default", "a"));
         store.commit(Transaction::put(Resource::NodePort, mine, None)).now_or_never().unwrap().unwrap();
         let removal = api.removal_of(&later).unwrap();
         let label = json!({"metadata": {"labels": {"a": "b"}}}).as_object().unwrap().clone();
