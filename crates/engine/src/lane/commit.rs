@@ -59,7 +59,7 @@ impl Lane {
         } else {
             self.back_off();
         }
-        // What is put off has not failed.
+        // A comparison that is put off is no failure.
         if report.step != Step::PutOff {
             self.keep(&report, ended);
         }

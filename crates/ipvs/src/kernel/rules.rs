@@ -1,5 +1,5 @@
-//! Removes rules over netlink, where iptables is a front end of nftables. Programs of iptables are not needed, which only root may
-//! run.
+//! Removes rules over netlink, where iptables is a front end of nftables. Only root may run the programs of iptables, so an agent
+//! without root uses this.
 
 use std::collections::BTreeSet;
 
